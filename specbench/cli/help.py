@@ -41,7 +41,8 @@ class Command(TyperCommand):
         parser = super().make_parser(ctx)
         for one in self.params:
             if isinstance(one, TyperOption) and one.name in SYNONYMS:
-                parser.add_option(one, SYNONYMS[one.name], dest=one.name, action="store")
+                action = "append" if one.multiple else "store"
+                parser.add_option(one, SYNONYMS[one.name], dest=one.name, action=action)
         return parser
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -76,7 +77,7 @@ def refuse_twice(given: Sequence[TyperOption]) -> None:
     """UsageError if an option that takes one value is given again: the last value would win silently."""
     for number, one in enumerate(given):
         if one in given[:number] and not (one.multiple or one.count or one.is_flag):
-            more = "; several values are compared by `specbench sweep GRID`" * (one.name in RunSpec.model_fields)
+            more = "; `specbench sweep GRID` compares several values" * (one.name in RunSpec.model_fields)
             raise UsageError(f"{max(one.opts, key=len)} is given twice: give it once{more}")
 
 

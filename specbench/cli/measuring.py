@@ -41,12 +41,12 @@ from specbench.wording import near
 AXES = ("dataset", "context", "method", "k", "temperature", "backend", "batch", "arrivals")  # options that may be lists
 METHOD_LIST = setting("method", "A method of configs/methods, a YAML file, or a list (chain,prompt-lookup).")
 K_LIST = setting("k", "Lookahead: drafted tokens per round, a list (1-8 or 2,4,8), or auto (chosen round by round).")
-TEMPERATURES = replace(setting("temperature", "0 is greedy; or a list (0,1)."), kind=str, low=None)
+TEMPERATURES = setting("temperature", "0 is greedy; or a list (0,1).")
 RUN_METHOD, RUN_SAMPLING = (METHOD_LIST, K_LIST, *METHOD), ("max_new_tokens", TEMPERATURES, *SAMPLING)
 RUN_OPTIONS = (*PAIR, *DATA, "preset", *RUN_METHOD, *RUN_SAMPLING, *EXECUTION, *MEASURING)
 
 
-@options(*RUN_OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS)
+@options(*RUN_OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS, lists=AXES)
 def run(given: Given) -> None:
     """Measure baseline and speculative decoding of a pair over prompts.
 
@@ -79,7 +79,7 @@ Grid = Annotated[Path | None, typer.Argument(help=HELP, autocompletion=beginning
 SWEEP_OPTIONS = (*PAIR, *DATA, "preset", METHOD_LIST, KS, "acceptance", *RUN_SAMPLING, *EXECUTION, *MEASURING)
 
 
-@options(*SWEEP_OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS)
+@options(*SWEEP_OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS, lists=AXES)
 def sweep_k(given: Given) -> None:
     """Find the best lookahead K: every K on the same prompts and weights, interleaved, with one shared baseline.
 
@@ -114,7 +114,7 @@ def sweep(given: Given, grid: Grid = None) -> None:
     file = grid_file(grid)
     if file is not None and not read_config(file):
         raise UsageError(f"{file} holds no settings: a grid names its axes, such as k: 1-8")
-    launch({**given, "config": file}, axes=None)
+    launch({**given, "config": file}, axes=None, **USUAL)
 
 
 def grid_file(grid: Path | None) -> Path | None:
@@ -184,7 +184,7 @@ Target = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="The same
 Draft = Annotated[str | None, typer.Argument(metavar="[DRAFT]", help="The same as --draft.", show_default=False)]
 
 
-@options(..., *PAIR, *DATA, *RUN_METHOD, *RUN_SAMPLING, *EXECUTION, "config", STYLE, "quiet")
+@options(..., *PAIR, *DATA, *RUN_METHOD, *RUN_SAMPLING, *EXECUTION, "config", STYLE, "quiet", lists=AXES)
 def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> None:
     """Say what a pair lacks on this machine, whether it fits together, and whether memory is enough for a run.
 

@@ -7,7 +7,7 @@ import inspect
 import math
 import os
 import traceback
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import Parameter
@@ -23,7 +23,7 @@ from specbench.jobs.parsing import with_lists, with_models
 from specbench.results.named_runs import found_run
 from specbench.settings import Declared, Group, declared, group
 from specbench.show.text import Format
-from specbench.spec import RunSpec, engine_options
+from specbench.spec import BASELINE, CHOOSING, RunSpec, engine_options
 
 MEASURE, SEARCH, OUTPUT = "Measuring", "Search", "Output"  # panels; the others are those of the settings
 Given = Mapping[str, Any]  # the options of a command that were given, by name
@@ -94,8 +94,10 @@ MEASURING = ("draws", "stopping")
 RESULTS = ("output_dir", "format", "quiet", "verbose")
 
 
-def options(*words: str | Option | EllipsisType, usual: Given | None = None) -> Callable[[Command], Command]:
-    """Give a command options: groups of settings, single settings, those above, or an Option.
+def options(
+    *words: str | Option | EllipsisType, usual: Given | None = None, lists: Collection[str] = ()
+) -> Callable[[Command], Command]:
+    """Give a command options: groups of settings, single settings, those above, or an Option; `lists` may be repeated.
 
     The command gets a mapping of them as its first argument, without those that were not given; in their place stand
     the `usual` values, which its help shows. `...` is where its own parameters come.
@@ -106,7 +108,7 @@ def options(*words: str | Option | EllipsisType, usual: Given | None = None) -> 
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
         names = [parameter.name for parameter in own]
 
-        parameters = in_order(words, own, values)
+        parameters = in_order(words, own, values, lists)
         absent = {parameter.name: parameter.default for parameter in parameters}
 
         @wraps(command)
@@ -121,14 +123,21 @@ def options(*words: str | Option | EllipsisType, usual: Given | None = None) -> 
     return decorate
 
 
-def in_order(words: tuple[str | Option | EllipsisType, ...], own: list[Parameter], usual: Given) -> list[Parameter]:
+def in_order(
+    words: tuple[str | Option | EllipsisType, ...], own: list[Parameter], usual: Given, lists: Collection[str]
+) -> list[Parameter]:
     """The parameters of a command, each once."""
     found: dict[str, Parameter] = {}
     for word in words if ... in words else (*words, ...):
-        some = own if isinstance(word, EllipsisType) else [one.parameter for one in meant(word, usual)]
+        some = own if isinstance(word, EllipsisType) else [repeatable(one, lists) for one in meant(word, usual)]
         for parameter in some:
             found.setdefault(parameter.name, parameter.replace(kind=Parameter.KEYWORD_ONLY))
     return list(found.values())
+
+
+def repeatable(one: Option, lists: Collection[str]) -> Parameter:
+    """An option as a parameter; one of `lists` may be given several times."""
+    return (replace(one, kind=list[str], low=None, high=None) if one.name in lists else one).parameter
 
 
 def settings_in(given: Given) -> dict[str, Any]:
@@ -194,11 +203,28 @@ def launch(given: Given, axes: Collection[str] | None, **defaults: Any) -> None:
         output, cells = output_of(chosen, given), cells_of(chosen, given)
         from specbench.jobs import run  # it loads torch
 
-        run.start(cells, output, given.get("preset", ""), given.get("executor", "local"))
+        defaults = "" if output.quiet else defaulted(chosen, cells)
+        run.start(cells, output, given.get("preset", ""), given.get("executor", "local"), defaults)
     except SpecbenchError:
         if given["verbose"] > 1:
             traceback.print_exc()
         raise
+
+
+def defaulted(chosen: Given, cells: Sequence[RunSpec]) -> str:
+    """A line on the settings that nobody gave and that change numbers, with where they come from; empty without any."""
+    from specbench.models.checkpoints.names import usual_settings
+
+    first, pairs = cells[0], len({(one.target, one.draft) for one in cells})
+    usual = usual_settings(first.target, first.draft) if pairs == 1 else {}
+    words = {"k": f"K = {first.k}", "max_new_tokens": f"{first.max_new_tokens} new tokens"}
+    if pairs > 1 or first.method in (BASELINE, CHOOSING) or first.schedule != "constant":
+        del words["k"]
+    found = [text + " (this pair's)" * (name in usual) for name, text in words.items() if chosen.get(name) is None]
+    if chosen.get("dataset") is None:
+        found.append(" and ".join(dict.fromkeys(one.dataset for one in cells)))
+        found += [f"{first.limit} prompts each"] * (chosen.get("limit") is None and first.limit is not None)
+    return f"defaults: {', '.join(found)}" if found else ""
 
 
 def settings_of(given: Given) -> dict[str, Any]:

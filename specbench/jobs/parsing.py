@@ -46,11 +46,13 @@ def with_batches(settings: Mapping[str, Any]) -> dict[str, Any]:
 def with_temperatures(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with the temperature as a number, or as a list of them, where it is a text."""
     found = dict(settings)
-    if isinstance(text := found.get("temperature"), str):
+    if found.get("temperature") is not None:
+        parts = items(found["temperature"])
         try:
-            numbers = sorted({float(part) for part in items(text)})
+            numbers = sorted(set(map(float, parts)))
         except ValueError:
-            raise UsageError(f"cannot read --temperature {text[:60]!r}: write numbers, such as 0 or 0,0.7,1") from None
+            text = ",".join(parts)[:60]
+            raise UsageError(f"cannot read --temperature {text!r}: write numbers, such as 0 or 0,0.7,1") from None
         found["temperature"] = numbers[0] if len(numbers) == 1 else numbers
     return found
 
@@ -65,7 +67,14 @@ def with_words(settings: Mapping[str, Any]) -> dict[str, Any]:
         if found.get(name) is not None:
             parts = items(found[name])
             found[name] = parts[0] if len(parts) == 1 else parts
+    if isinstance(sets := found.get("dataset"), list):
+        found["dataset"] = [name for one in sets for name in datasets_in(one)]
     return found
+
+
+def datasets_in(text: Any) -> list[Any]:
+    """The data sets of a list; the name of a file may have commas in it."""
+    return [text] if not isinstance(text, str) or Path(text.partition(":")[2] or text).exists() else items(text)
 
 
 def items(value: Any) -> list[str]:

@@ -224,9 +224,10 @@ def conclude_verdict(found: Sequence[Recommendation], least: float | None) -> No
     if not found:
         raise NotComparableError(NOTHING)
     below = "speculative decoding does not pay" if least is None else f"the speedup is below {least:g}×"
+    enough = "speculative decoding pays" if least is None else f"the speedup is at least {least:g}×"
     for error, said, answer in (
         (RegressionError, below, False),
-        (NotComparableError, f"it is not settled whether {below}", None),
+        (NotComparableError, f"it is not certain that {enough}", None),
     ):
         if those := [one for one in found if pays(one, least) is answer]:
             more = f"; and {len(those) - 1} more" if len(those) > 1 else ""

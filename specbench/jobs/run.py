@@ -41,11 +41,14 @@ from specbench.wording import resume_command, text_in
 Executor = Literal["local", "process", "ray"]
 
 
-def start(specs: Sequence[RunSpec], output: Output, preset: str = "", executor: Executor = "local") -> None:
-    """Measure cells into a new folder and print them; raises what the exit code says."""
+def start(
+    specs: Sequence[RunSpec], output: Output, preset: str = "", executor: Executor = "local", defaults: str = ""
+) -> None:
+    """Measure cells into a new folder and print them; raises what the exit code says. defaults: a line on those."""
     with machine.together():
         checked = check(specs, preset, executor)
         with new_folder(checked, output.parent) as folder:
+            say(Console(stderr=True), [defaults] * bool(defaults))
             done = measure(checked, folder, Terminal(output))
         if machine.first():
             conclude(done, output)

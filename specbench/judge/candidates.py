@@ -64,7 +64,7 @@ class Candidate:
         schedule = text_in(self.row, "schedule")
         rule = f"{schedule} --confidence {text_in(self.row, 'confidence')}" if schedule == "confidence" else schedule
         choice = f"K = {self.k}" if self.constant else f"--schedule {rule} with K up to {self.k}"
-        return choice if method == "chain" else f"{method}, {choice}"
+        return choice if method == "chain" else f"{method} ({choice})"
 
 
 def candidates(group: Sequence[Row]) -> list[Candidate]:

@@ -6,7 +6,7 @@ command line that made its run, and `run`, the name of its folder.
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from specbench.data.sources import LONG, shipped_rows
 from specbench.judge.candidates import Candidate
@@ -16,6 +16,8 @@ from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width, t
 from specbench.wording import Row, clean, counted, number_in, text_in
 
 MEASURING = {"run", "sweep-k", "sweep"}
+BUSY = "the machine was busy with other programs"
+MOSTLY_LOOPS = 0.5  # share of the tokens in loops above which a speedup says little about text that people want
 LONGEST = 800  # characters of a command that is shown: a truncated one would be another command
 
 
@@ -28,11 +30,18 @@ def doubts(carrying: Sequence[Candidate]) -> tuple[str, ...]:
     """Why the cells that carry an answer, the best one first, make it only a provisional one."""
     found, least = [few_prompts(carrying)], min(carrying, key=lambda c: c.draws)
     if least.draws < FEWEST and least.draws != least.prompts:  # else `few_prompts` says it
-        found.append(f"on an interval over {counted(least.draws, 'turn')}, fewer than {FEWEST}")
+        found.append(f"the interval is over {counted(least.draws, 'turn')} ({FEWEST} needed)")
     if loads := [number_in(c.row, "load_average") or 0 for c in carrying if c.busy]:
-        found.append(f"under load {max(loads):.0f} with other programs")
+        found.append(f"{BUSY} (load {max(loads):.0f})")
     found += [fault.doubt for fault in worst(fault for c in carrying for fault in c.unsteady)]
+    if (share := looping(carrying)) > MOSTLY_LOOPS:
+        found.append(f"{share:.0%} of the tokens are in loops, which are easy to draft")
     return tuple(doubt for doubt in found if doubt)
+
+
+def looping(carrying: Sequence[Candidate]) -> float:
+    """The largest share of tokens in loops among some cells."""
+    return max(number_in(c.row, "looping_share") or 0.0 for c in carrying)
 
 
 def few_prompts(carrying: Sequence[Candidate]) -> str:
@@ -41,8 +50,8 @@ def few_prompts(carrying: Sequence[Candidate]) -> str:
     if least.prompts >= ENOUGH:
         return ""
     if not least.prompts:
-        return f"on an unknown number of prompts{whose}"
-    return f"on {counted(least.prompts, 'prompt')}{whose}, fewer than {ENOUGH}"
+        return f"the number of prompts is unknown{whose}"
+    return f"only {counted(least.prompts, 'prompt')}{whose} ({ENOUGH} needed)"
 
 
 def more_prompts(best: Candidate) -> int | None:
@@ -67,22 +76,29 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
     prompts = max(ENOUGH, FEWEST * draw, least.prompts + (more or 0))
     quiet, steady = any(c.busy for c in carrying), any(c.unsteady for c in carrying)
     short, machine = prompts > least.prompts, " and ".join(["quiet"] * quiet + ["steady"] * steady)
-    if not short and not machine and min(c.draws for c in carrying) >= FEWEST:
+    loops = looping(carrying) > MOSTLY_LOOPS
+    if not short and not machine and not loops and min(c.draws for c in carrying) >= FEWEST:
         return "", ""
-    words = f"{promise} on a {machine} machine" if machine else promise
+    words = promise + f" on a {machine} machine" * bool(machine) + " with shorter answers" * loops
     held = prompts_held(least.row) if short else None
     if held is not None and held < prompts:
         return f"{words}: the data set has only {counted(held, 'prompt')}; use one with at least {prompts}", ""
-    if not short:
-        command, same = repeated(only("command", carrying)), "the same run"
-    else:
-        limit = max(prompts, int(number_in(least.row, "limit") or 0))
-        if not machine and (command := resumed(carrying, limit)):
-            return words, command
-        early = bool(text_in(least.row, "until_ci"))
-        command = repeated(only("command", carrying), limit, early)
-        same = f"the same run with --limit {limit}" + ", without --until-ci" * early
-    return (words, command) if command else (f"{words}: {same}", "")
+    changed = {"--max-new-tokens": shorter(least.row)} if loops else {}
+    limit = max(prompts, int(number_in(least.row, "limit") or 0))
+    if short and not machine and not loops and (command := resumed(carrying, limit)):
+        return words, command
+    changed |= {"--limit": limit} if short else {}
+    early = short and bool(text_in(least.row, "until_ci"))
+    command = repeated(only("command", carrying), changed, early)
+    same = " ".join(
+        ["the same run", *["with"] * bool(changed), *(f"{name} {value}" for name, value in changed.items())]
+    )
+    return (words, command) if command else (f"{words}: {same}" + ", without --until-ci" * early, "")
+
+
+def shorter(row: Row) -> int:
+    """Half the new tokens: a model that repeats itself starts to after a while."""
+    return max(int(number_in(row, "max_new_tokens") or 0) // 2, 16)
 
 
 def resumed(carrying: Sequence[Candidate], limit: int) -> str:
@@ -144,8 +160,14 @@ def stopped(row: Row) -> bool:
     return goal > 0 and prompts >= ENOUGH and half_width(Interval(*bounds)) <= goal
 
 
-def repeated(command: str, limit: int | None = None, ends_early: bool = False) -> str:
-    """The command line with another limit (None: as it is); empty where it cannot be repeated.
+SAME = {
+    "--limit": ("--limit", "--num-prompts", "-n", "--until-ci"),
+    "--max-new-tokens": ("--max-new-tokens", "--max-tokens"),
+}
+
+
+def repeated(command: str, changed: Mapping[str, int], ends_early: bool = False) -> str:
+    """The command line with other values of some options; empty where it cannot be repeated.
 
     `ends_early`: `--until-ci` would end it where it ended before, so it is left out.
     """
@@ -154,10 +176,10 @@ def repeated(command: str, limit: int | None = None, ends_early: bool = False) -
         return ""
     if ends_early and not has_option(words, "--until-ci"):
         return ""  # it stands in a file
-    if limit is not None:
-        for option in ("--until-ci", "--limit", "--num-prompts", "-n"):
+    for name, value in changed.items():
+        for option in SAME[name]:
             words = without_option(words, option)
-        words += ["--limit", str(limit)]
+        words += [name, str(value)]
     return shown(words)
 
 

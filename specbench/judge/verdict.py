@@ -33,6 +33,8 @@ class Recommendation:
     that were measured. more_prompts: how many more would settle an UNCLEAR one. further: the command to go on with
     where nothing is to be settled. run: the folder of the run, as it is named in commands. tokens_per_round,
     c_round, v, overhead: what a round of the best candidate emits, and what its parts cost in baseline steps.
+    faster: why a candidate that is faster on average was not chosen, empty where none is. looping: the share of
+    the tokens that are in loops, as text of the best candidate.
     """
 
     answer: Answer
@@ -85,6 +87,13 @@ class Recommendation:
     tokens_per_round: float | None
     v: float | None
     overhead: float | None
+    baseline_step_ms: float | None
+    round_ms: float | None
+    looping_share: float | None
+    lossless: str
+    prompts_identical: int | None
+    prompts_compared: int | None
+    faster: str
 
 
 def recommend(rows: Sequence[Row]) -> list[Recommendation]:
@@ -139,6 +148,7 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
         not_measured=gaps([one for one in rows if pair_of(one) == pair_of(row)]),
         further=further(given, alone=len(found) == 1),
         run=run_of(given),
+        faster=faster(best, found) if judged and leaning == "YES" else "",
     )
 
 
@@ -149,6 +159,20 @@ def _leaning(found: Sequence[Candidate]) -> tuple[Candidate | None, Leaning | No
     unsettled = [c for c in found if not c.interval.high < 1]  # a slower one is not the answer while one is open
     best = max(settled or paying or unsettled or found, key=lambda c: c.interval.value, default=None)
     return best, "YES" if paying else "NO" if found and not unsettled else None
+
+
+def faster(best: Candidate | None, found: Sequence[Candidate]) -> str:
+    """Why the candidate with the highest speedup is not the chosen one; empty where it is."""
+    top = max(found, key=lambda c: c.interval.value, default=None)
+    if best is None or top is None or top.interval.value <= best.interval.value:
+        return ""
+    low, high = top.interval.low, top.interval.high
+    if low > 1:
+        reason = f"only provisionally: {'; '.join(doubts([top]))}"
+    else:
+        span = "it has no interval" if math.isnan(low) else f"its 95 % interval {low:.2f}–{high:.2f} includes 1"
+        reason = f"but not certainly: {span}"
+    return f"{top.name} is faster on average, {top.interval.value:.2f}×, {reason}"
 
 
 def _answer(carrying: Sequence[Candidate], leaning: Leaning | None) -> dict[str, Any]:
@@ -173,8 +197,8 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, An
     row: Row = best.row if best else {}
     columns = {"predicted": "speedup_predicted", "calibrated": "speedup_calibrated", "alpha": "alpha",
                "alpha_low": "alpha_low", "alpha_high": "alpha_high", "c": "c", "v": "v", "overhead": "overhead",
-               "tokens_per_round": "tokens_per_round", "tokens_per_second": "tokens_per_second",
-               "baseline_tokens_per_second": "baseline_tokens_per_second"}  # fmt: skip
+               **{name: name for name in ("tokens_per_round", "tokens_per_second", "baseline_tokens_per_second",
+                                          "baseline_step_ms", "round_ms", "looping_share")}}  # fmt: skip
     interval = best.interval if best else Interval(math.nan, math.nan, math.nan)
     return {
         "best": best.name if best else "",
@@ -189,6 +213,8 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, An
         "low": finite_or_none(interval.low),
         "high": finite_or_none(interval.high),
         **{name: number_in(row, column) for name, column in columns.items()},
+        "lossless": text_in(row, "lossless"),
+        **{name: int(number_in(row, name) or 0) for name in ("prompts_identical", "prompts_compared")},
         "c_round": drafting(row),
         "at_once": at_once(row),
         "near_best": near_best(best, found) if best else "",

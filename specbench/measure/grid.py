@@ -101,6 +101,10 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
     first = RunSpec(**chosen)
     check_secrets(first)
     chosen["draft"] = first.draft or names.default_draft(first.target)
+    usual = names.usual_settings(first.target, chosen["draft"])
+    if length := usual.get("max_new_tokens"):
+        first = RunSpec(**{"max_new_tokens": length, **chosen})
+        chosen["max_new_tokens"] = first.max_new_tokens
     if first.method == BASELINE:
         return first.baseline.with_(draft=chosen["draft"])
     if first.method == CHOOSING:
@@ -113,9 +117,7 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
         raise UsageError(f"--choices is for --method {CHOOSING}: leave it out")
     if "k" not in chosen and first.schedule != "constant":
         chosen["k"] = AUTO_CEILING
-    elif "k" not in chosen and chosen["draft"] and (known := names.default_k(first.target, chosen["draft"])):
-        chosen["k"] = known
-    return RunSpec(**chosen)
+    return RunSpec(**{**usual, **chosen})
 
 
 def choosing(chosen: Mapping[str, Any], first: RunSpec) -> RunSpec:

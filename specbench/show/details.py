@@ -55,7 +55,8 @@ ROWS: tuple[Line, ...] = (
     ("c", "c", "one drafted token ÷ one baseline step"),
     ("v", "v", "verify pass over all drafted nodes ÷ one-token pass of the target"),
     ("overhead", "overhead", "rest of a round ÷ one baseline step"),
-    ("lossless", "lossless", "greedy output beside the baseline's (sampled or interrupted: not compared)"),
+    ("lossless", "lossless", "greedy output equals the baseline's, up to rounding (not compared if sampled)"),
+    ("  outputs identical", "prompts_identical", "token for token; in the others two tokens were as good as equal"),
 )
 ROUND: Line = ("  of a round", "c_round", "all that a round drafts; of a head that drafts in one pass, that pass")
 NODES: Line = ("nodes per round", "nodes_per_round", "drafted tokens in one verify pass; a tree has more than levels")

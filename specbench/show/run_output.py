@@ -14,7 +14,7 @@ from rich.console import Console, Group
 
 from specbench.judge.advice import circles, costly_verification, experts_touched, losing, rejected_drafts, worst_circle
 from specbench.judge.candidates import best_fixed, distance_of
-from specbench.judge.settling import with_command
+from specbench.judge.settling import BUSY, with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.cells import Cell
 from specbench.results.named_runs import json_rows, write_rows
@@ -185,7 +185,13 @@ def told(rows: Sequence[Row], found: Sequence[Recommendation], shown: Shown) -> 
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """All notes on the cells of a run, each once: how cells ended, then what was left out, then cell by cell."""
-    found = [*circles(rows), *remarkable(rows), *costly_verification(rows), *named(rows, few_prompts)]
+    found = [
+        *circles(rows),
+        *remarkable(rows),
+        *costly_verification(rows),
+        *named(rows, few_prompts),
+        *named(rows, near_ties),
+    ]
     found += [line for row in rows for line in (*losing(row), *experts_touched(row))]
     return [*endings(rows), *dict.fromkeys(found)]
 
@@ -195,7 +201,7 @@ def brief(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
 
     said: the doubts that the answers have told already.
     """
-    loaded = any(doubt.startswith("under load") for doubt in said)
+    loaded = any(doubt.startswith(BUSY) for doubt in said)
     further = remarkable(rows, *([LOAD] if loaded else []), *said)
     shown = list(dict.fromkeys([*worst_circle(rows), *further]))
     more = [f"{counted(len(shown) - NOTES, 'more note')}: --explain"] if len(shown) > NOTES else []
@@ -212,7 +218,7 @@ def endings(rows: Sequence[Row]) -> list[str]:
 def remarkable(rows: Sequence[Row], *said: str) -> list[str]:
     """What a reader must know of cells that were measured; but for circles, and faults that were said."""
     found = [*unsteady(rows, said), *machine(rows, said)]
-    for part in (form, stopping, shared_time, held, learning, lossy, near_ties):
+    for part in (form, stopping, shared_time, held, learning, lossy):
         found += named(rows, part)
     found += [line for row in rows for line in choosing(row, rows)]
     return [*found, *(line for row in rows for line in rejected_drafts(row))]
@@ -348,6 +354,6 @@ def near_ties(row: Row) -> list[str]:
         return []
     compared = row["prompts_compared"]
     return [
-        f"{compared - row['prompts_identical']} of {compared} outputs part from the baseline's at near-ties "
-        f"(top-2 gap {row['top2_gap']:.2g} ≤ 2 × noise {row['noise_floor']:.2g})"
+        f"{compared - row['prompts_identical']} of {compared} outputs differ from the baseline's where two tokens were "
+        f"as good as equal (top-2 gap {row['top2_gap']:.2g} ≤ 2 × noise {row['noise_floor']:.2g})"
     ]

@@ -24,7 +24,7 @@ from specbench.show.text import (
     varying,
 )
 from specbench.spec import BASELINE
-from specbench.wording import Row, clean, grouped, number_in, rows_said, text_in, tokens_said
+from specbench.wording import Row, clean, formatted, grouped, number_in, rows_said, text_in, tokens_said
 
 CellText = Callable[[Row, str], str]
 Shown = tuple[str, str | Callable[[Row], str]]  # a label, and the column or the text of a row
@@ -57,15 +57,26 @@ class Columns:
 
 # --- the one table of a run -------------------------------------------------------------------------------------------
 
-CELLS = (
-    ("speedup", "speedup"), ("95 % interval", "speedup_interval"), ("pre-\ndicted", "speedup_predicted"),
-    ("cali-\nbrated", "speedup_calibrated"), ("alpha", "alpha"), ("c", "c"),
+
+def rates(row: Row) -> str:
+    """Tokens per second of the baseline and of the method, over all rows of a batch."""
+    return " → ".join(cell_text(row, name, digits=1) for name in ("baseline_tokens_per_second", "tokens_per_second"))
+
+
+def acceptance_rate(row: Row) -> str:
+    return formatted(number_in(row, "accepted_per_drafted"), ".0%")
+
+
+CELLS: tuple[Shown, ...] = (
+    ("tokens/s:\nbase → spec.", rates), ("speedup", "speedup"), ("95 % interval", "speedup_interval"),
+    ("tokens\n/ pass", "tokens_per_round"), ("accept\nrate", acceptance_rate),
 )  # fmt: skip
 RESOLVED = ("_resolved", "_sha256", "device_name", "fingerprint")  # what a cell that failed early does not have
 ASKED_FOR = tuple(name for name in QUESTION if not name.endswith(RESOLVED))
 RULES = ("schedule", "confidence")  # a part of how a lookahead is named
 LABELS = {"dataset": "data", "k": "K", "temperature": "T", "dtype_resolved": "dtype"}
-LEGEND = "95 % interval: of the row alone; the answer's is wider, as its cell is the best of several"
+OF_COLUMNS = "tokens / pass: emitted per pass of the target; accept rate: accepted ÷ drafted tokens"
+OF_SEVERAL = "95 % interval: of this row alone; the answer's is wider, because its row is the best of several"
 
 
 def cells_tables(rows: Sequence[Row]) -> list[Table]:
@@ -83,7 +94,7 @@ def cells_table(rows: Sequence[Row]) -> Table:
         cells_title(ordered, keys),
         ordered,
         left=len([key for key in keys if key != "k"]),
-        legend=LEGEND * any(len(some) > 1 for some in asked),
+        legend="; ".join([OF_COLUMNS, *[OF_SEVERAL] * any(len(some) > 1 for some in asked)]),
         bold_lines=[number for number, row in enumerate(ordered) if id(row) in best],
     )
 

@@ -22,7 +22,20 @@ NOTHING = "–"
 LONGEST = 2000  # characters of one line
 
 
-def cell_text(row: Row, column: str) -> str:
+LOSSLESS = {"identical": "yes", "numeric": "yes", "MISMATCH": "NO"}
+
+
+def same_output(lossless: object, identical: Any, compared: Any) -> str:
+    """Whether the greedy output was the baseline's, in words; empty where it was not compared."""
+    words = LOSSLESS.get(str(lossless))
+    if not words or is_absent(compared) or not int(compared):
+        return ""
+    others = int(compared) - int(identical or 0)
+    kind = "differ" if words == "NO" else f"differ{'s' * (others == 1)} by rounding"
+    return f"{words} ({identical} of {compared} outputs identical" + f", {others} {kind}" * bool(others) + ")"
+
+
+def cell_text(row: Row, column: str, digits: int = 3) -> str:
     """A column as tables show it; `<name>_interval` is the interval of `name`, and `c_round` what a round drafts."""
     if column.endswith("_interval"):
         name = column.removesuffix("_interval")
@@ -36,8 +49,8 @@ def cell_text(row: Row, column: str) -> str:
     if column == "break_even_batch" and isinstance(value, float):
         return "never" if math.isinf(value) else "1" if value <= 1 else f"{math.ceil(value):,}"
     if isinstance(value, float):
-        return f"{value:.1f}" if value >= 100 else f"{value:.3f}"
-    return str(value)
+        return f"{value:.{max(digits - 2, 0)}f}" if value >= 100 else f"{value:.{digits}f}"
+    return LOSSLESS.get(str(value), str(value)) if column == "lossless" else str(value)
 
 
 def is_absent(value: Any) -> bool:

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 
 from specbench.judge.advice import SYNTHETIC
 from specbench.judge.verdict import Recommendation
-from specbench.show.text import short_dataset
+from specbench.show.text import same_output, short_dataset
 from specbench.wording import clean, counted, formatted, interval_text, literal, rows_said, tokens_said, verbatim
 
 LONGEST = 1000  # characters of a line
-FASTER = "as fast as no draft"
 MATTERS = 0.05  # share of a round that is said of the overhead
 
 
@@ -25,7 +24,15 @@ def sentences(found: Recommendation, explain: bool = True) -> list[str]:
 
 def answer(found: Recommendation) -> list[str]:
     """The lines that everybody reads."""
-    return [line for line in (lead(found), reason(found), open_questions([found]), next_step(found)) if line]
+    lines = (lead(found), *grounds(found), open_questions([found]), next_step(found))
+    return [line for line in lines if line]
+
+
+def grounds(found: Recommendation) -> list[str]:
+    """What the answer rests on: the costs of a round, that the output is the same, and a faster cell not chosen."""
+    same = same_output(found.lossless, found.prompts_identical, found.prompts_compared)
+    lines = (reason(found), same and f"Lossless: {same}", clean(found.faster, LONGEST))
+    return [line for line in lines if line]
 
 
 def together(found: Sequence[Recommendation]) -> list[str]:
@@ -36,7 +43,7 @@ def together(found: Sequence[Recommendation]) -> list[str]:
     topics = topics_of(found)
     lines = []
     for one, topic in zip(found, topics, strict=True):
-        lines += [clean(_lead(one, f"{topic}: "), LONGEST), *(f"  {line}" for line in [reason(one)] if line)]
+        lines += [lead(one, topic), *(f"  {line}" for line in grounds(one))]
     whose = [topic for one, topic in zip(found, topics, strict=True) if one.reasons]
     return [
         *lines,
@@ -84,10 +91,10 @@ def new_limit(found: Recommendation) -> int:
 
 def markdown_sentences(found: Recommendation, explain: bool = True, topic: str = "") -> list[str]:
     """The same sentences as Markdown, the command as it is to be copied; of one answer among others with its topic."""
-    headline = clean(_lead(found, topic and f"{topic}: "), LONGEST).strip()  # else stars beside a blank stay stars
+    headline = lead(found, topic).strip()  # else stars beside a blank stay stars
     command = found.command or ("" if found.settle else found.further)
     step = f"{literal(_before(found))}: {verbatim(command)}" if command else literal(next_step(found))
-    lines = [reason(found), open_questions([found])]
+    lines = [*grounds(found), open_questions([found])]
     figures = details(found) if explain else []
     return [line for line in (f"**{literal(headline)}**", *map(literal, lines), step, *map(literal, figures)) if line]
 
@@ -99,9 +106,11 @@ def paragraphs(found: Sequence[Recommendation], explain: bool = True) -> list[st
     return ["\n".join([first, "", *(f"- {line}" for line in rest)]) + "\n" for first, *rest in told]
 
 
-def lead(found: Recommendation) -> str:
-    """The answer, the choice, and its speedup with the interval."""
-    return clean(_lead(found), LONGEST)
+def lead(found: Recommendation, topic: str = "") -> str:
+    """The answer (to the question of a topic), the choice, its speedup with the interval, and tokens per second."""
+    whose = f" ({topic})" if topic else ""
+    leaning = f", leaning {found.leaning}" if found.answer == "PROVISIONAL" else ""
+    return clean(f"{found.answer}{leaning}{whose}. {_claim(found)}", LONGEST)
 
 
 def reason(found: Recommendation) -> str:
@@ -112,8 +121,13 @@ def reason(found: Recommendation) -> str:
     parts = [f"draft {formatted(found.c_round, '.2f')}", f"verify {formatted(found.v, '.2f')}"]
     if found.overhead is not None and abs(found.overhead) >= MATTERS * cost:
         parts.append(f"overhead {found.overhead:.2f}")
+    times = f"{cost:.2f} baseline steps"
+    if found.round_ms and found.baseline_step_ms:
+        digits = ".1f" if found.baseline_step_ms >= 10 else ".2f"
+        step, times = f"baseline steps of {found.baseline_step_ms:{digits}} ms", f"{found.round_ms:{digits}} ms"
+        times += f", as long as {cost:.2f} {step}"
     emitted = formatted(found.tokens_per_round, ".2f")
-    return f"A round: {emitted} tokens in the time of {cost:.2f} plain ones ({', '.join(parts)})"
+    return f"Why: a round emits {emitted} tokens and takes {times} ({', '.join(parts)})"
 
 
 def round_cost(found: Recommendation) -> float | None:
@@ -128,12 +142,12 @@ def open_questions(found: Sequence[Recommendation], whose: Sequence[str] = ()) -
     they are plain. whose: the answers' names where it is not all of them."""
     reasons = {kind_of(reason): reason for one in found for reason in one.reasons}
     names = f" ({'; '.join(whose)})" if whose else ""
-    return clean(f"not settled{names}: {'; '.join(reasons.values())}", LONGEST) if reasons else ""
+    return clean(f"Not certain yet{names}: {'; '.join(reasons.values())}", LONGEST) if reasons else ""
 
 
 def kind_of(reason: str) -> str:
     """What two reasons have in common that are one to a reader: the machine's differ in their size alone."""
-    return reason if reason.startswith("on ") else re.sub(r"[\d.,]+", "", reason)
+    return reason if "needed" in reason else re.sub(r"[\d.,]+", "", reason)
 
 
 def why(found: Recommendation) -> str:
@@ -154,35 +168,38 @@ def _before(found: Recommendation) -> str:
     return f"next, to {found.settle}" if found.command else "next"
 
 
-def _lead(found: Recommendation, about: str = "") -> str:
+def _claim(found: Recommendation) -> str:
+    """The choice and how fast it is, as a sentence."""
     if found.acceptance and found.best:
-        return f"UNCLEAR — {about}synthetic acceptance: {SYNTHETIC}; with {found.acceptance} the best is {found.best}"
-    if found.answer in ("YES", "NO"):
-        return f"{found.answer} — {about}{_choice(found, found.answer)}"
-    if found.answer == "PROVISIONAL":
-        return f"PROVISIONAL, leaning {found.leaning} — {about}{_choice(found, found.leaning or '')}"
-    return f"UNCLEAR — {about}{_unclear(found)}"
-
-
-def _choice(found: Recommendation, leaning: str) -> str:
-    """The best candidate, and how fast it is."""
-    least = ", the least slow," if leaning == "NO" else ""
-    best_of = f", for the best of {found.candidates}" if found.candidates > 1 and leaning == "YES" else ""
-    return f"{found.best}{least} is {_speedup(found)} {FASTER}{best_of}"
-
-
-def _speedup(found: Recommendation) -> str:
-    interval = "" if found.low is None or found.high is None else f" ({found.low:.2f}–{found.high:.2f})"
-    return f"{formatted(found.speedup, '.2f')}×{interval}"
-
-
-def _unclear(found: Recommendation) -> str:
+        return f"Synthetic acceptance {SYNTHETIC}; with {found.acceptance} the best is {found.best}"
     if not found.best:
-        return "no cell was measured that could be recommended"
+        return "No cell was measured that could be recommended"
     if found.low is None:
-        few = "" if not found.draws else f" over {_draws(found)}"
-        return f"{found.best}: {_speedup(found)}, and there is no interval{few}: measure more prompts"
-    return f"{found.best} may be faster or slower: {_speedup(found)}{_outlook(found)}"
+        few = f" on {_draws(found)}" if found.draws else ""
+        speedup = f"{formatted(found.speedup, '.2f')}× as fast"
+        return f"With {found.best}, decoding is {speedup}{few}, which gives no interval: measure more prompts"
+    leaning = found.leaning or found.answer
+    among = {
+        "YES": f", the best of {found.candidates}," * (not found.faster),
+        "NO": f", the least slow of {found.candidates},",
+    }
+    chosen = found.best + among.get(leaning, "") * (found.candidates > 1)
+    comma = "" if chosen.endswith(",") else ","
+    verb = "may be faster or slower:" if leaning == "UNCLEAR" else "is"
+    interval = f" (95 % interval {found.low:.2f}–{found.high:.2f})"
+    return (
+        f"With {chosen}{comma} decoding {verb} {formatted(found.speedup, '.2f')}× as fast{interval}{rates(found)}"
+        + (_outlook(found) * (leaning == "UNCLEAR"))
+    )
+
+
+def rates(found: Recommendation) -> str:
+    """Tokens per second of the baseline and of the choice."""
+    before, after = found.baseline_tokens_per_second, found.tokens_per_second
+    if before is None or after is None:
+        return ""
+    digits = ".0f" if before >= 100 else ".1f"
+    return f": {before:{digits}} → {after:{digits}} tokens/s"
 
 
 def _outlook(found: Recommendation) -> str:

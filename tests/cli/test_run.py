@@ -66,13 +66,14 @@ def test_two_prompts_are_no_answer_and_the_command_that_gives_one_is_told(run: C
     anew = "specbench run --target .* --max-new-tokens 8 --warmup 0 --k 3 --output-dir 'my results' --limit 20"
     grown = f"specbench run --resume '{folder.relative_to(found.cwd)}' --limit 20"
     promise, said = "next, to (settle it|measure again)", found.out.splitlines()
-    assert re.match("(PROVISIONAL, leaning (YES|NO)|UNCLEAR) — K = 3", said[0])
-    assert said[1].startswith("  A round: ")
-    assert said[2].startswith("  not settled: on 2 prompts, fewer than 20")
+    assert re.match("(PROVISIONAL, leaning (YES|NO)|UNCLEAR)[.] With K = 3, ", said[0])
+    assert said[1].startswith("  Why: a round emits ")
+    assert said[2] == "  Lossless: yes (2 of 2 outputs identical)"
+    assert said[3].startswith("  Not certain yet: only 2 prompts (20 needed)")
     assert re.match(
-        f"{promise}( on a quiet machine: {anew}|: {grown})$", said[3]
+        f"{promise}( on a quiet machine: {anew}|: {grown})$", said[4]
     )  # whatever else the machine was doing
-    assert command("verdict", folder.relative_to(found.cwd)).out.splitlines() == said[:4]
+    assert command("verdict", folder.relative_to(found.cwd)).out.splitlines() == said[:5]
 
 
 def test_a_run_on_a_busy_machine_says_so_before_its_answer_does(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,13 +82,13 @@ def test_a_run_on_a_busy_machine_says_so_before_its_answer_does(run: Command, mo
     (said,) = (line for line in found.err.splitlines() if line.startswith("load 99.0 on "))
     assert re.search("results will be PROVISIONAL; (stop them|wait for a quiet machine), or go on$", said)
     assert found.err.index(said) < found.err.index(": ok, 2 samples"), "before anything was measured"
-    assert "under load 99 with other programs" in found.out
+    assert "the machine was busy with other programs (load 99)" in found.out
     assert "PROVISIONAL" not in run("-q").err
 
 
 def test_a_data_set_that_is_too_small_is_no_way_out(run: Command) -> None:
     found = run("--limit", 20, "--format", "md").out
-    assert re.match(r"\*\*(PROVISIONAL|UNCLEAR).* — .*\*\*$", found.splitlines()[0])
+    assert re.match(r"\*\*(PROVISIONAL|UNCLEAR).*\. With .*\*\*$", found.splitlines()[0])
     few = "the data set has only 3 prompts; use one with at least 20"
     assert re.search(f"^- next: (settle it|measure again).*: {few}$", found, re.M)
 
@@ -120,8 +121,10 @@ def test_every_format_holds_what_lies_on_disk(run: Command, style: str, parse: C
 
 def test_markdown_is_the_answer_and_a_table(run: Command) -> None:
     found = run("--format", "md").out
-    assert re.match(r"\*\*(PROVISIONAL|UNCLEAR).* — ", found)
-    assert "\n| method | K | speedup | 95 % interval | predicted | calibrated | alpha | c |\n|---|---:|" in found
+    assert re.match(r"\*\*(PROVISIONAL|UNCLEAR).*\. With ", found)
+    assert (
+        "\n| method | K | tokens/s: base → spec. | speedup | 95 % interval | tokens / pass | accept rate |\n" in found
+    )
 
 
 def test_quiet_prints_nothing_but_the_result(run: Command) -> None:

@@ -33,7 +33,7 @@ def settled(command: str = "", **changes: Any) -> Recommendation:
     ],
 )
 def test_the_command_is_given_again_with_more_prompts(command: str, found: str) -> None:
-    assert repeated(command, 20) == found
+    assert repeated(command, {"--limit": 20}) == found
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,13 @@ def test_the_command_is_given_again_with_more_prompts(command: str, found: str) 
     ],
 )  # fmt: skip
 def test_what_cannot_be_given_again_as_it_stands_is_not_shown(command: str) -> None:
-    assert repeated(command, 20) == ""
+    assert repeated(command, {"--limit": 20}) == ""
     assert settled(command).settle == "settle it: the same run with --limit 20"
 
 
 def test_a_command_that_would_end_as_early_again_loses_what_ends_it() -> None:
-    assert repeated("specbench run --until-ci 0.1", 80, ends_early=True) == "specbench run --limit 80"
-    assert repeated("specbench sweep grid.yaml", 80, ends_early=True) == ""
+    assert repeated("specbench run --until-ci 0.1", {"--limit": 80}, ends_early=True) == "specbench run --limit 80"
+    assert repeated("specbench sweep grid.yaml", {"--limit": 80}, ends_early=True) == ""
     stopped = {"until_ci": 0.06, "prompts": 20, "limit": None, "speedup": 1.03, "half": 0.05}
     found = settled("specbench run --until-ci 0.06 --dataset xsum", **stopped)
     assert (found.answer, found.command) == ("UNCLEAR", "specbench run --dataset xsum --limit 53")

@@ -41,8 +41,8 @@ def only(*rows: dict[str, Any]) -> Recommendation:
 
 
 FEW, TURNS, BUSY = {"prompts": 3}, {"batch": 8, "prompts": 32, "draws": 4}, {"load_average": 9.5, "threads": 2}
-ON_FEW, OVER_TURNS = "on 3 prompts, fewer than 20", "on an interval over 4 turns, fewer than 5"
-UNDER_LOAD = "under load 10 with other programs"
+ON_FEW, OVER_TURNS = "only 3 prompts (20 needed)", "the interval is over 4 turns (5 needed)"
+UNDER_LOAD = "the machine was busy with other programs (load 10)"
 BARE = {"status": "ok", "method": "chain", "k": 2, "speedup": 1.5}
 PART = {"prompts": 3, "limit": 164, "status": "partial"}
 GIVEN = {"run": "abc", "command": "specbench run --target t --k 3"}
@@ -69,7 +69,7 @@ ANSWERS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
         [row(8, 1.7, schedule="auto"), row(3, 1.69), row(4, 1.2), row(3, 1.6, method="token-match")],
         {"best": "--schedule auto with K up to 8", "schedule": "auto", "near_best": "3",
          "break_even_alpha_measured": None}),
-    "a method is named": ([row(3, 1.6, method="token-match")], {"best": "token-match, K = 3"}),
+    "a method is named": ([row(3, 1.6, method="token-match")], {"best": "token-match (K = 3)"}),
     "drafting nothing is no candidate and the baseline no question": (
         [row(0, 1.2), row(1, 0.9), row(4, 1.4, method="baseline")],
         {"answer": "NO", "best": "K = 1", "left_out": ("K = 0: drafts nothing",)}),
@@ -127,8 +127,8 @@ def test_the_best_of_several_has_a_wider_interval() -> None:
         (BUSY, [UNDER_LOAD]),
         (FEW | BUSY, [ON_FEW, UNDER_LOAD]),
         (TURNS | BUSY, [OVER_TURNS, UNDER_LOAD]),
-        (TURNS | FEW | {"draws": 1}, [ON_FEW, "on an interval over 1 turn, fewer than 5"]),
-        ({"prompts": None}, ["on an unknown number of prompts"]),
+        (TURNS | FEW | {"draws": 1}, [ON_FEW, "the interval is over 1 turn (5 needed)"]),
+        ({"prompts": None}, ["the number of prompts is unknown"]),
     ],
 )
 def test_what_makes_an_answer_provisional(
@@ -136,10 +136,9 @@ def test_what_makes_an_answer_provisional(
 ) -> None:
     found = only(row(3, speedup, **changes))
     assert (found.answer, found.leaning, found.reasons) == ("PROVISIONAL", leaning, tuple(reasons))
-    least = ", the least slow," if leaning == "NO" else ""
     lead, *rest = sentences(found)
-    assert lead.startswith(f"PROVISIONAL, leaning {leaning} — K = 3{least} is {speedup:.2f}× (")
-    assert f"not settled: {'; '.join(reasons)}" in rest
+    assert lead.startswith(f"PROVISIONAL, leaning {leaning}. With K = 3, decoding is {speedup:.2f}× as fast (")
+    assert f"Not certain yet: {'; '.join(reasons)}" in rest
 
 
 @pytest.mark.parametrize(
@@ -160,8 +159,10 @@ def test_where_an_answer_begins_to_be_provisional(enough: dict[str, Any], little
 def test_a_no_is_carried_by_every_cell() -> None:
     found = only(row(1, 0.9), row(2, 0.8, prompts=3, limit=164, status="partial"))
     assert (found.answer, found.leaning) == ("PROVISIONAL", "NO")
-    assert sentences(found)[0].startswith("PROVISIONAL, leaning NO — K = 1, the least slow, is 0.90× (")
-    assert "not settled: on 3 prompts for K = 2, fewer than 20" in sentences(found)
+    assert sentences(found)[0].startswith(
+        "PROVISIONAL, leaning NO. With K = 1, the least slow of 2, decoding is 0.90× as fast ("
+    )
+    assert "Not certain yet: only 3 prompts for K = 2 (20 needed)" in sentences(found)
     assert found.settle == "settle it: the same run with --limit 164"
 
 
@@ -176,8 +177,8 @@ def test_more_prompts_are_promised_from_enough_of_them(prompts: int, half: float
 @pytest.mark.parametrize(
     ("changes", "reason", "limit"),
     [
-        ({"prompts": 4}, "on 4 prompts, fewer than 20", 20),
-        ({"prompts": 19}, "on 19 prompts, fewer than 20", 20),
+        ({"prompts": 4}, "only 4 prompts (20 needed)", 20),
+        ({"prompts": 19}, "only 19 prompts (20 needed)", 20),
         (TURNS, OVER_TURNS, 40),
         (TURNS | {"prompts": 50}, OVER_TURNS, None),
     ],
@@ -185,7 +186,9 @@ def test_more_prompts_are_promised_from_enough_of_them(prompts: int, half: float
 def test_an_interval_over_few_draws_promises_nothing(changes: dict[str, Any], reason: str, limit: int | None) -> None:
     found = only(row(1, 1.03, **changes))
     assert (found.more_prompts, found.reasons) == (None, (reason,))
-    assert re.fullmatch(r"UNCLEAR — K = 1 may be faster or slower: 1\.03× \(.*\)", sentences(found)[0])
+    assert re.fullmatch(
+        r"UNCLEAR\. With K = 1, decoding may be faster or slower: 1\.03× as fast \(.*\).*", sentences(found)[0]
+    )
     assert found.settle == "measure again: the same run" + f" with --limit {limit}" * bool(limit)
 
 
@@ -279,13 +282,15 @@ def test_a_cell_that_failed_is_named_and_not_recommended(changes: dict[str, Any]
     assert (found.answer, found.k, found.candidates, found.left_out) == ("YES", 3, 1, (reason,))
     alone = only(bad)
     assert (alone.answer, alone.best, alone.speedup, alone.left_out) == ("UNCLEAR", "", None, (reason,))
-    assert sentences(alone)[0] == "UNCLEAR — no cell was measured that could be recommended"
+    assert sentences(alone)[0] == "UNCLEAR. No cell was measured that could be recommended"
 
 
 def test_without_an_interval_nothing_is_clear() -> None:
     found = only(row(prompts=1, speedup_low=math.nan, speedup_high=math.nan))
     assert (found.answer, found.best, found.low, found.more_prompts) == ("UNCLEAR", "K = 3", None, None)
-    assert sentences(found)[0] == "UNCLEAR — K = 3: 1.62×, and there is no interval over 1 prompt: measure more prompts"
+    assert sentences(found)[0] == (
+        "UNCLEAR. With K = 3, decoding is 1.62× as fast on 1 prompt, which gives no interval: measure more prompts"
+    )
     assert any("[no interval]" in line for line in sentences(found))
 
 
@@ -302,8 +307,8 @@ def test_the_lines_of_a_yes() -> None:
     rates = {"tokens_per_second": 162.0, "baseline_tokens_per_second": 100.0, "tokens_per_round": 2.4}
     costs = {"drafted_per_round": 3.0, "v": 1.2, "overhead": 0.01, "c": 0.08}
     assert sentences(only(row(3, **rates, **costs), row(4, 1.61), row(8, status="oom", error="no memory"))) == [
-        "YES — K = 3 is 1.62× (1.53–1.72) as fast as no draft, for the best of 2",
-        "A round: 2.40 tokens in the time of 1.45 plain ones (draft 0.24, verify 1.20)",
+        "YES. With K = 3, the best of 2, decoding is 1.62× as fast (95 % interval 1.53–1.72): 100 → 162 tokens/s",
+        "Why: a round emits 2.40 tokens and takes 1.45 baseline steps (draft 0.24, verify 1.20)",
         "speedup 1.620× [1.530, 1.715] 95 %, wider than each one's own: the best of 2 (paired by prompt, "
         "164 prompts × 3)   100.0 → 162.0 tokens/s   xsum, T = 0, batch 1, bfloat16, H100",
         "predicted 1.770×   calibrated (with measured costs) 1.600×   alpha 0.610 [0.590, 0.630]   c 0.080   "
@@ -317,15 +322,15 @@ def test_the_lines_of_a_yes() -> None:
 def test_an_overhead_that_matters_is_named_and_the_reason_needs_all_costs() -> None:
     costs = {"tokens_per_round": 2.4, "drafted_per_round": 3.0, "v": 1.2, "c": 0.08}
     assert reason(only(row(3, **costs, overhead=0.5))) == (
-        "A round: 2.40 tokens in the time of 1.94 plain ones (draft 0.24, verify 1.20, overhead 0.50)"
+        "Why: a round emits 2.40 tokens and takes 1.94 baseline steps (draft 0.24, verify 1.20, overhead 0.50)"
     )
     assert reason(only(row(3, **costs | {"v": None}, overhead=0.5))) == ""
 
 
 def test_the_first_line_says_what_to_do() -> None:
     no = sentences(only(row(1, 0.9)))[0]
-    assert no.startswith("NO — K = 1, the least slow, is 0.90× (")
-    assert no.endswith(") as fast as no draft")
+    assert no.startswith("NO. With K = 1, decoding is 0.90× as fast (95 % interval ")
+    assert no.endswith(")")
     assert sentences(only(row(1, 1.03)))[0].endswith("settle it if that stays")
     assert sentences(only(row(1, 1.0)))[0].endswith("; it is 1 within what was measured")
 
@@ -333,9 +338,41 @@ def test_the_first_line_says_what_to_do() -> None:
 def test_of_several_answers_the_open_questions_and_the_next_step_are_said_once() -> None:
     some = [row(1, 1.03, prompts=3, dataset=name) for name in ("code", "articles")]
     lines = together(recommend(some))
-    assert [line.split(":")[0] for line in lines] == ["UNCLEAR — code", "UNCLEAR — articles", "not settled", "next"]
+    assert [re.split("[:.]", line)[0] for line in lines] == [
+        "UNCLEAR (code)",
+        "UNCLEAR (articles)",
+        "Not certain yet",
+        "next",
+    ]
     one_open = together(recommend([some[0], row(dataset="articles")]))
-    assert "not settled (code): on 3 prompts, fewer than 20" in one_open
+    assert "Not certain yet (code): only 3 prompts (20 needed)" in one_open
+    slow = only(row(1, 0.9), row(2, 0.8), row(4, 1.5, lossless="lossy"))
+    assert sentences(slow)[0].startswith("NO. With K = 1, the least slow of 2, decoding is 0.90×")
+
+
+def test_a_faster_cell_that_was_not_chosen_is_named_with_the_reason() -> None:
+    wide = row(2, 3.08, half=3.0)
+    found = only(row(4, 1.86), wide)
+    assert (found.answer, found.best) == ("YES", "K = 4")
+    assert ", the best of" not in sentences(found)[0]
+    (line,) = (line for line in sentences(found) if line.startswith("K = 2 is faster on average"))
+    assert re.fullmatch(
+        r"K = 2 is faster on average, 3\.08×, but not certainly: its 95 % interval .*–.* includes 1", line
+    )
+    doubted = only(row(4, 1.86), row(2, 3.08, **BUSY))
+    assert "K = 2 is faster on average, 3.08×, only provisionally: the machine was busy" in doubted.faster
+    assert only(row(4, 1.86), row(2, 1.5)).faster == ""
+
+
+def test_text_that_repeats_itself_makes_an_answer_provisional_and_shorter_answers_settle_it() -> None:
+    given = {"run": "abc", "command": "specbench run --max-tokens 128 --k 3", "max_new_tokens": 128}
+    found = only(row(3, looping_share=0.77, **given))
+    assert (found.answer, found.reasons) == (
+        "PROVISIONAL", ("77% of the tokens are in loops, which are easy to draft",)
+    )  # fmt: skip
+    assert found.settle == "settle it with shorter answers"
+    assert found.command == "specbench run --k 3 --max-new-tokens 64"
+    assert only(row(3, looping_share=0.5, **given)).answer == "YES"
 
 
 def test_a_run_that_can_grow_is_given_more_prompts_and_one_that_was_disturbed_is_measured_anew() -> None:
@@ -359,9 +396,9 @@ def test_every_kind_of_reason_is_told_and_each_once() -> None:
     throttled = {"gpu_throttled": 0.5, "gpu_throttle_reasons": "heat", "gpu_clock_fall": 0.4, "gpu_mhz": 1000}
     found = only(row(3, **throttled))
     assert len(found.reasons) == 2
-    assert f"not settled: {'; '.join(found.reasons)}" in sentences(found)
+    assert f"Not certain yet: {'; '.join(found.reasons)}" in sentences(found)
     loads = [row(3, dataset=name, **BUSY | {"load_average": load}) for name, load in (("a", 9.0), ("b", 12.0))]
-    assert sum("under load" in line for line in together(recommend(loads))) == 1
+    assert sum("busy with" in line for line in together(recommend(loads))) == 1
 
 
 def test_hostile_names_do_not_reach_the_terminal() -> None:
@@ -391,9 +428,12 @@ def test_the_command_prints_the_lines_of_all_runs(command: Command, tmp_path: Pa
     found = command("verdict", one, two / "results.csv")
     assert found.code == 0, found.err
     answers = [line for line in found.out.splitlines() if " is " in line and not line.startswith(" ")]
-    assert [answer.split(" is ")[0] for answer in answers] == ["YES — xsum: K = 3", "NO — code: K = 3, the least slow,"]
+    assert [answer.split(" is ")[0] for answer in answers] == [
+        "YES (xsum). With K = 3, decoding",
+        "NO (code). With K = 3, decoding",
+    ]
     markdown = command("verdict", one, "--format", "md").out.splitlines()
-    assert markdown[0] == "**YES — K = 3 is 1.62× (1.54–1.70) as fast as no draft**"
+    assert markdown[0] == ("**YES. With K = 3, decoding is 1.62× as fast (95 % interval 1.54–1.70)**")
     assert all(line.startswith("- ") for line in markdown[2:] if line)
 
 
@@ -406,15 +446,15 @@ FEW_PROMPTS = row(prompts=3)
     [
         ([], [NO], 0, ""),
         (["--exit-code"], [YES], 0, ""),
-        (["--exit-code"], [NO], 3, "speculative decoding does not pay on xsum: NO — K = 1, the least slow, is 0.90×"),
+        (["--exit-code"], [NO], 3, "speculative decoding does not pay on xsum: NO. With K = 1, decoding is 0.90×"),
         (
             ["--exit-code"],
             [OPEN],
             7,
-            "it is not settled whether speculative decoding does not pay on xsum: UNCLEAR — K",
+            "it is not certain that speculative decoding pays on xsum: UNCLEAR. With K",
         ),
-        (["--exit-code"], [FEW_PROMPTS], 7, "PROVISIONAL, leaning YES — K = 3"),
-        (["--exit-code"], [row(status="oom")], 7, "UNCLEAR — no cell was measured that could be recommended"),
+        (["--exit-code"], [FEW_PROMPTS], 7, "PROVISIONAL, leaning YES. With K = 3"),
+        (["--exit-code"], [row(status="oom")], 7, "UNCLEAR. No cell was measured that could be recommended"),
         (["--exit-code"], [row(method="baseline", k=0)], 7, "nothing to judge: no cell with a draft was measured"),
         (
             ["--exit-code"],
@@ -425,11 +465,11 @@ FEW_PROMPTS = row(prompts=3)
         (["--exit-code"], [YES, OPEN | {"dataset": "a"}], 7, "on a: UNCLEAR"),
         (["--fail-under", "1.5"], [YES], 0, ""),
         (["--fail-under", "0.9"], [OPEN], 0, ""),
-        (["--fail-under", "1.6"], [YES], 7, "it is not settled whether the speedup is below 1.6× on xsum: YES — K = 3"),
-        (["--fail-under", "1.8"], [YES], 3, "the speedup is below 1.8× on xsum: YES — K = 3 is 1.62× (1.54–1.70)"),
+        (["--fail-under", "1.6"], [YES], 7, "it is not certain that the speedup is at least 1.6× on xsum: YES. With"),
+        (["--fail-under", "1.8"], [YES], 3, "the speedup is below 1.8× on xsum: YES. With K = 3, decoding is 1.62×"),
         (["--fail-under", "1.1"], [NO], 3, "the speedup is below 1.1× on xsum: NO"),
         (["--fail-under", "1.1"], [FEW_PROMPTS], 7, "PROVISIONAL"),
-        (["--fail-under", "1.1"], [row(acceptance="0.9")], 7, "synthetic acceptance"),
+        (["--fail-under", "1.1"], [row(acceptance="0.9")], 7, "Synthetic acceptance"),
         (["--fail-under", "1.1", "--exit-code"], [YES], 2, "leave out --exit-code"),
         (["--fail-under", "nan"], [YES], 2, "--fail-under takes a speedup such as 1.1"),
         (["--fail-under", "0"], [YES], 2, "--fail-under takes a speedup such as 1.1"),
@@ -455,14 +495,14 @@ def test_the_command_says_how_to_settle_it(command: Command, tmp_path: Path) -> 
     run = write(tmp_path / "one", row(prompts=3), command="specbench run --limit 3 --template 'a `b`_$c'")
     again = "specbench run --template 'a `b`_$c' --limit 20"
     assert command("verdict", run).out.splitlines() == [
-        "PROVISIONAL, leaning YES — K = 3 is 1.62× (1.54–1.70) as fast as no draft",
-        "  not settled: on 3 prompts, fewer than 20",
+        "PROVISIONAL, leaning YES. With K = 3, decoding is 1.62× as fast (95 % interval 1.54–1.70)",
+        "  Not certain yet: only 3 prompts (20 needed)",
         f"next, to settle it: {again}",
     ]
     assert f"- next, to settle it: ``{again}``" in command("verdict", run, "--format", "md").out.splitlines()
     (found,) = json.loads(command("verdict", run, "--format", "json").out)
     assert (found["answer"], found["leaning"], found["command"]) == ("PROVISIONAL", "YES", again)
-    assert (found["reasons"], found["settle"]) == (["on 3 prompts, fewer than 20"], "settle it")
+    assert (found["reasons"], found["settle"]) == (["only 3 prompts (20 needed)"], "settle it")
 
 
 @pytest.mark.parametrize("content", [None, "", 3, "\x00"])

@@ -161,7 +161,9 @@ def test_the_answer_comes_before_the_tables_and_they_before_the_figures(page: Pa
     marks = ('<p class="answer">PROVISIONAL', "<table>", 'aria-label="Speedup, measured')
     at = [page.text.index(mark) for mark in marks]
     assert at == sorted(at)
-    assert page.visible.count("PROVISIONAL, leaning YES — K = 3 is ") == 4  # in short, and at its data set
+    assert (
+        page.visible.count("PROVISIONAL, leaning YES. With K = 3, the best of ") == 4
+    )  # in short, and at its data set
 
 
 def test_a_provisional_answer_is_no_green_yes_and_says_beneath_it_why_and_what_settles_it(page: Page) -> None:
@@ -169,7 +171,7 @@ def test_a_provisional_answer_is_no_green_yes_and_says_beneath_it_why_and_what_s
     assert kinds == ["verdict provisional"] * 2
     hero = page.text[page.text.index('<div class="verdict') :]
     assert re.findall('<p class="([a-z]+)">(.*?)</p>', hero)[2:4] == [
-        ("why", "on 6 prompts, fewer than 20"),
+        ("why", "only 6 prompts (20 needed)"),
         ("settle", "settle it: <code>specbench sweep-k --k 1-8 --limit 20</code>"),
     ]
     for kind in ("yes", "no", "provisional", "unclear"):
@@ -179,8 +181,8 @@ def test_a_provisional_answer_is_no_green_yes_and_says_beneath_it_why_and_what_s
 
 def test_a_plain_yes_has_nothing_beneath_it(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path, sweep("articles", prompts=20, ks=(3,))))
-    assert page.text.count('<p class="answer">YES — K = 3 is ') == 1
-    assert page.text.count('<p class="reason">A round: ') == 1
+    assert page.text.count('<p class="answer">YES. With K = 3, decoding is ') == 1
+    assert page.text.count('<p class="reason">Why: a round emits ') == 1
     assert not [found for _, found in page.tags if found.get("class") in ("why", "settle")]
 
 

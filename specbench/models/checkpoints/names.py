@@ -87,6 +87,7 @@ class Pair(_Entry):
     draft: str
     also: tuple[str, ...] = ()
     k: int | None = Field(default=None, ge=1)
+    max_new_tokens: int | None = Field(default=None, ge=1)
 
 
 class Table(_Entry):
@@ -234,10 +235,12 @@ def default_draft(target: str) -> str | None:
     return pair.draft if pair else None
 
 
-def default_k(target: str, draft: str) -> int | None:
-    """The lookahead that pairs.yaml gives for this very pair."""
+def usual_settings(target: str, draft: str | None) -> dict[str, int]:
+    """The settings that pairs.yaml gives for this very pair, as a user would: `k`, `max_new_tokens`."""
     pair = shipped().pairs.get(_alias(target))
-    return pair.k if pair and pair.draft == _alias(draft) else None
+    if pair is None or draft is None or pair.draft != _alias(draft):
+        return {}
+    return pair.model_dump(include={"k", "max_new_tokens"}, exclude_none=True)
 
 
 def _alias(name: str) -> str:

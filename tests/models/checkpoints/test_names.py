@@ -43,10 +43,11 @@ def test_a_target_has_a_default_draft() -> None:
 
 
 def test_a_pair_may_have_a_default_lookahead() -> None:
-    assert names.default_k("demo", "demo-draft") == 2
-    assert names.default_k("demo", "llama-68m") is None
-    assert names.default_k("llama-7b", "llama-68m") is None
-    assert names.default_k("some/where", "demo-draft") is None
+    assert names.usual_settings("demo", "demo-draft") == {"k": 2, "max_new_tokens": 48}
+    assert names.usual_settings("demo", "llama-68m") == {}
+    assert names.usual_settings("llama-7b", "llama-68m") == {}
+    assert names.usual_settings("some/where", "demo-draft") == {}
+    assert names.usual_settings("demo", None) == {}
 
 
 def test_the_table_has_fourteen_pairs_besides_the_shipped_one() -> None:

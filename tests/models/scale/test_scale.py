@@ -13,7 +13,7 @@ from specbench.errors import UsageError
 from specbench.files import ASSETS
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.loading import load_model
-from specbench.models.checkpoints.names import Checkpoint, default_draft, default_k, resolve
+from specbench.models.checkpoints.names import Checkpoint, default_draft, resolve, usual_settings
 from specbench.models.scale import growth
 from specbench.models.scale.shapes import Shape, find, read_shapes, shapes
 from specbench.show.report.questions import questions
@@ -121,7 +121,7 @@ def test_a_scale_model_has_the_draft_of_its_original_in_the_shape_that_goes_with
     target: str, draft: str | None
 ) -> None:
     assert default_draft(target) == draft
-    assert default_k(target, draft or "demo-draft") is None
+    assert usual_settings(target, draft or "demo-draft") == {}
 
 
 def test_the_default_drafts_of_the_shipped_target_fit_it() -> None:
