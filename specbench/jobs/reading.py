@@ -22,6 +22,7 @@ from specbench.judge.predictions import profile_of_run
 from specbench.judge.settling import with_command
 from specbench.judge.significance import Criterion
 from specbench.judge.verdict import Recommendation, pays, recommend
+from specbench.results.documents import iso_time
 from specbench.results.named_runs import DESCRIPTION, TABLE, read_json, runs_in, short_name
 from specbench.results.numbers import NUMBERS
 from specbench.results.reading import Run, rows_of
@@ -281,7 +282,7 @@ def described(run: Path) -> dict[str, Any]:
     return {
         "name": clean(Path(short_name(run)).name, 200),
         "answer": several(one.answer for one in recommend(measured)) or "none yet",
-        "began": began(str(description.get("started", ""))),
+        "began": iso_time(text_in(description, "started"))[:16].replace("T", " "),
         "pair": several(f"{spec.get('target')} ← {spec.get('draft') or 'no draft'}" for spec in specs),
         "data": several(str(spec.get("dataset", "")).rsplit("/", 1)[-1] for spec in specs),
         "methods": several(f"{spec.get('method')}" for spec in specs),
@@ -290,12 +291,6 @@ def described(run: Path) -> dict[str, Any]:
         "prompts": several(row.get("prompts", "") for row in measured),
         "folder": clean_path(run),
     }
-
-
-def began(started: str) -> str:
-    """The time in run.json, as people write it."""
-    found = re.match(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)", started)
-    return "{}-{}-{} {}:{}".format(*found.groups()) if found else ""
 
 
 def several(words: Any) -> str:

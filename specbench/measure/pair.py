@@ -21,12 +21,11 @@ from specbench.measure.order import seed_of
 from specbench.models.execution import machine as processes
 from specbench.models.network.experts import COLUMNS
 from specbench.results.cells import UNFINISHED, Cell, Observer
-from specbench.results.machine import environment
+from specbench.results.machine import MEASURED_ON, environment
 from specbench.spec import BASELINE, CHOOSING, RunSpec, methods_of
 from specbench.theory.memory import Fit
 from specbench.theory.optimum import Costs
 
-MACHINE = ("device_name", "gpu_driver", "threads", "torch", "transformers", "specbench", "fingerprint")
 COSTS = "schedule_costs"
 
 Note = Callable[[str], None]  # called with what a user should know about a pair
@@ -162,4 +161,4 @@ def cost_per(spec: RunSpec, pair: Mapping[str, Any]) -> str:
 def resolved_pair(backend: Backend) -> dict[str, Any]:
     """What the names of a loaded pair stood for and where it is measured, as columns."""
     machine = environment(backend.device)
-    return {"engine": backend.name, **backend.describe(), **{name: machine.get(name) for name in MACHINE}}
+    return {"engine": backend.name, **backend.describe(), **{name: machine.get(name) for name in MEASURED_ON}}

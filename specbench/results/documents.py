@@ -1,10 +1,11 @@
-"""What `specbench verify` and `specbench trace` found, as data and as JSON files."""
+"""What a run, `specbench verify` and `specbench trace` found, as data and as JSON."""
 
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -13,7 +14,61 @@ from pydantic import TypeAdapter, ValidationError
 from specbench import metrics
 from specbench.errors import UsageError
 from specbench.files import read_whole
-from specbench.wording import clean_path
+from specbench.results.machine import MEASURED_ON
+from specbench.results.named_runs import csv_cell, json_rows
+from specbench.spec import SCHEMA_VERSION
+from specbench.wording import Row, clean_path, text_in
+
+# Of some 240: what was measured, how fast it was and why, and whether to believe it. Others are in results.csv.
+SUMMARY = (
+    "run", "started", "command", "target", "draft", "method", "dataset", "k", "temperature", "batch", "dtype_resolved",
+    "device_name", "prompts", "baseline_tokens_per_second", "tokens_per_second", "speedup", "speedup_low",
+    "speedup_high", "tokens_per_round", "accepted_per_drafted", "alpha", "c", "speedup_predicted", "speedup_calibrated",
+    "lossless", "status",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class About:
+    """A run among others: the name of its folder, when it began (ISO 8601), its command; empty where not known."""
+
+    name: str = ""
+    started: str = ""
+    command: str = ""
+
+    @classmethod
+    def of(cls, path: Path, description: Mapping[str, Any]) -> "About":
+        """A run by its folder and the content of its run.json."""
+        return cls(path.resolve().name, iso_time(text_in(description, "started")), text_in(description, "command"))
+
+    def rows(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """The rows of results.csv with the columns `run`, `started` and `command` before them."""
+        return [{"run": self.name, "started": self.started, "command": self.command, **row} for row in rows]
+
+    def document(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """The run as a JSON object: the columns about the machine once, where all cells that have them agree."""
+        cells = json_rows(rows)
+        known = {name: [row[name] for row in cells if row.get(name) is not None] for name in MEASURED_ON}
+        shared = {name: found[0] for name, found in known.items() if found and found == found[:1] * len(found)}
+        cells = [{n: value for n, value in row.items() if n not in ("schema_version", *shared)} for row in cells]
+        return {"schema": SCHEMA_VERSION, "run": asdict(self), "environment": shared, "cells": cells}
+
+
+def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The columns `SUMMARY` of the rows, but for those that are empty in all of them."""
+    names = [name for name in SUMMARY if any(csv_cell(row.get(name)) != "" for row in rows)]
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def iso_time(started: str) -> str:
+    """The time in run.json as ISO 8601 with its zone; empty where it is none."""
+    try:
+        return datetime.fromisoformat(started).isoformat()
+    except ValueError:
+        return ""
+
+
+# --- certificates -----------------------------------------------------------------------------------------------------
 
 FILE, PAGE = "certificate.json", "certificate.md"
 CERTIFICATE = "specbench certificate 1"

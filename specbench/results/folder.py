@@ -18,14 +18,15 @@ from specbench.errors import UsageError
 from specbench.files import clear_unfinished, replace_text, replacing, writing
 from specbench.results import journal
 from specbench.results.cells import Cell, Observer
+from specbench.results.documents import About, summary
 from specbench.results.journal_lines import begin_line, end_line, turn_line
-from specbench.results.named_runs import LONGEST, write_csv
+from specbench.results.named_runs import LONGEST, read_json, write_csv
 from specbench.results.reading import CATEGORIES, DESCRIPTION, RESULTS, SAMPLES, read_run
 from specbench.results.samples import Sample
 from specbench.spec import RunSpec
 from specbench.wording import clean, redact
 
-LOCK, ROUNDS = ".lock", "rounds.parquet"
+LOCK, ROUNDS, SUMMARY = ".lock", "rounds.parquet", "summary.csv"
 
 
 def slug(name: str) -> str:
@@ -47,7 +48,8 @@ class RunFolder(Observer):
             except Timeout:
                 raise UsageError(f"{self.path} is being written by another process: wait for it, or end it") from None
             self._journal = journal.Journal(self.path / journal.FILE)
-            clear_unfinished(self.path, DESCRIPTION, RESULTS, SAMPLES, CATEGORIES, ROUNDS)  # `report` has no lock
+            # Not the files of `report`, which has no lock.
+            clear_unfinished(self.path, DESCRIPTION, RESULTS, SUMMARY, SAMPLES, CATEGORIES, ROUNDS)
         self._begun: set[RunSpec] = set()
         self._turned: set[RunSpec] = set()
         self._rows: dict[RunSpec, dict[str, Any]] = {}
@@ -55,6 +57,7 @@ class RunFolder(Observer):
         self._categories: dict[RunSpec, list[dict[str, Any]]] = {}
         self._rounds: dict[RunSpec, list[dict[str, Any]]] = {}
         self._rendered = True
+        self._about = About.of(self.path, read_json(self.path / DESCRIPTION))
 
     @classmethod
     def create(cls, parent: Path, name: str, description: Mapping[str, Any]) -> "RunFolder":
@@ -145,7 +148,9 @@ class RunFolder(Observer):
     def render(self) -> None:
         """Write the tables anew from every cell that has ended; one by category where there are several."""
         with writing_to(self.path):
-            write_csv(self.path / RESULTS, list(self._rows.values()))
+            rows = list(self._rows.values())
+            write_csv(self.path / RESULTS, rows)
+            write_csv(self.path / SUMMARY, summary(self._about.rows(rows)))
             write_csv(self.path / SAMPLES, joined(self._samples))
             if by_category := joined(self._categories):
                 write_csv(self.path / CATEGORIES, by_category)

@@ -31,6 +31,7 @@ from specbench.wording import clean, redact
 
 # What makes seconds of two runs comparable. Not specbench itself: its changes are what one compares.
 MACHINE = ("device_name", "cpu", "cores", "threads", "platform", "cuda", "python", "torch", "transformers")
+MEASURED_ON = ("device_name", "gpu_driver", "threads", "torch", "transformers", "specbench", "fingerprint")  # columns
 PROCESSES, GENERATIONS, SHOWN = 4096, 32, 3  # processes that are read, parents that are followed, names that are shown
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "numpy", "scipy")
 PEAK_NAMES = ("peak_memory_device", "peak_memory_host")

@@ -14,13 +14,15 @@ import pytest
 from specbench.errors import UsageError
 from specbench.results import journal
 from specbench.results.cells import Cell, Losslessness
+from specbench.results.documents import SUMMARY
 from specbench.results.folder import RunFolder, slug
 from specbench.results.reading import read_run
 from specbench.spec import SCHEMA_VERSION
 from tests.support.measured import cell, sample
 
 SPECS = [cell(k=k).spec.model_dump(mode="json") for k in (2, 3, 4, 5, 9)]
-DESCRIPTION = {"schema_version": SCHEMA_VERSION, "specs": SPECS, "command": "specbench run"}
+BEGAN = {"command": "specbench run", "started": "20260101T000000Z"}
+DESCRIPTION = {"schema_version": SCHEMA_VERSION, "specs": SPECS, **BEGAN}
 HOSTILE = (
     "[/]",
     "[bold]x[/nope]",
@@ -32,6 +34,9 @@ HOSTILE = (
     "\x9b2J",
     "\u202e",
 )
+
+
+TABLES = ("results.csv", "summary.csv", "samples.csv", "rounds.parquet")
 
 
 @pytest.fixture
@@ -65,7 +70,7 @@ def test_run_json_is_there_before_anything_is_measured(folder: RunFolder) -> Non
 
 def test_a_finished_cell_leaves_all_files_and_no_temporary_ones(folder: RunFolder) -> None:
     folder.end(cell(sample("p1"), sample("p2")))
-    assert files(folder) == {"run.json", "journal.jsonl", "results.csv", "samples.csv", "rounds.parquet"}
+    assert files(folder) == {*TABLES, "run.json", "journal.jsonl"}
 
 
 def test_every_turn_is_a_line_that_is_on_disk_before_anything_else_happens(
@@ -172,7 +177,22 @@ def test_a_run_that_is_continued_has_what_the_journal_holds(folder: RunFolder) -
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["results.csv.tmp", "results.csv", "samples.csv", "rounds.parquet"])
+def test_the_summary_has_few_columns_and_every_cell_whatever_ended_the_run(folder: RunFolder) -> None:
+    filled(folder)
+    folder.close()
+    again = RunFolder.resume(folder.path)
+    for _ in ("as the interrupt left it", "gone on with"):
+        few, rows = table(folder, "summary.csv"), table(folder)
+        assert [(row["k"], row["status"]) for row in few] == [(row["k"], row["status"]) for row in rows]
+        assert set(few[0]) <= set(SUMMARY)
+        assert all(any(row[name] for row in few) for name in few[0])
+        about = {"run": "run", "started": "2026-01-01T00:00:00+00:00", "command": "specbench run"}
+        assert all(row | about == row for row in few)
+        again.render()
+    again.close()
+
+
+@pytest.mark.parametrize("name", ["results.csv.tmp", *TABLES])
 def test_links_in_the_folder_of_a_stranger_lead_nothing_outside(folder: RunFolder, name: str) -> None:
     filled(folder)
     folder.close()

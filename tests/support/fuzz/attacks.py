@@ -89,8 +89,8 @@ def ask(url: str, place: Path) -> None:
 
 # --- folders ----------------------------------------------------------------------------------------------------------
 
-WRITTEN = ("results.csv", "samples.csv", "categories.csv", "rounds.parquet", "journal.jsonl", "run.json", "report.html",
-           "report.md", ".lock", "plots", "out.html", "verdict.json")  # fmt: skip
+WRITTEN = ("results.csv", "summary.csv", "samples.csv", "categories.csv", "rounds.parquet", "journal.jsonl", "run.json",
+           "report.html", "report.md", ".lock", "plots", "out.html", "verdict.json")  # fmt: skip
 
 
 def links(chance: random.Random, place: Path, ground: Ground) -> tuple[str, ...]:
