@@ -51,6 +51,11 @@ def rows_said(batch: int, arrivals: float | None) -> str:
     return f"batch {batch}" if arrivals is None else f"{arrivals:g} requests a second, at most {batch} under way"
 
 
+def pair_said(target: str, draft: str | None) -> str:
+    """A target and its draft, as `demo ← demo-draft`."""
+    return f"{clean(target)} ← {clean(draft or 'no draft')}"
+
+
 def formatted(value: float | None, form: str = ".3f") -> str:
     """A number in a sentence; a dash for None."""
     return "–" if value is None else format(value, form)

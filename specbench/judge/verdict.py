@@ -13,7 +13,7 @@ from specbench.judge.candidates import Candidate, by_costs, by_formula, candidat
 from specbench.judge.settling import doubts, further, how_to_settle, more_prompts, run_of
 from specbench.results.statistics import Interval
 from specbench.spec import BASELINE
-from specbench.wording import Row, finite_or_none, number_in, text_in
+from specbench.wording import Row, clean, finite_or_none, formatted, interval_text, number_in, pair_said, text_in
 
 Answer = Literal["YES", "NO", "PROVISIONAL", "UNCLEAR"]
 Leaning = Literal["YES", "NO"]
@@ -94,6 +94,11 @@ class Recommendation:
     prompts_identical: int | None
     prompts_compared: int | None
     faster: str
+
+    def __repr__(self) -> str:
+        what = f"{pair_said(self.target, self.draft)} on {clean(self.dataset)}"
+        measured = f": {clean(self.best)}, {formatted(self.speedup)}× {interval_text(self.low, self.high)}"
+        return f"<Recommendation {self.answer}, {what}{measured if self.best else ''}>"
 
 
 def recommend(rows: Sequence[Row]) -> list[Recommendation]:

@@ -18,7 +18,7 @@ from specbench.results.nests import belief_rows
 from specbench.results.numbers import NUMBERS, decodes, numbers, output_columns, pooled
 from specbench.results.samples import Sample
 from specbench.spec import BASELINE, CHOOSING, SCHEMA_VERSION, RunSpec
-from specbench.wording import grouped
+from specbench.wording import clean, counted, grouped, pair_said
 
 Status = Literal["ok", "partial", "oom", "nan", "mismatch", "skipped", "error"]
 MEASURED = ("ok", "partial")  # the statuses that come with numbers
@@ -70,6 +70,11 @@ class Cell:
     detail: str = ""
     ready: tuple[float, float] = field(default=(math.nan, math.nan), compare=False)
     peaks: Peaks = field(default=Peaks(), compare=False)
+
+    def __repr__(self) -> str:
+        of = self.spec
+        what = f"{pair_said(of.target, of.draft)}, {clean(of.method)} K {of.k}, {clean(of.dataset)}"
+        return f"<Cell {what}: {self.status}, {counted(len(self.samples), 'sample')}>"
 
     @property
     def lookahead(self) -> int | None:
