@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, Protocol
@@ -28,6 +28,7 @@ from specbench.measure.runner import Unit, local_units, measure_units
 from specbench.models.execution import machine
 from specbench.presets import preset, presets
 from specbench.results.cells import Cell, Observer, agreements, raise_for_status
+from specbench.results.documents import About
 from specbench.results.folder import RunFolder, slug
 from specbench.results.machine import command_line, environment, now
 from specbench.results.named_runs import resumed_as, short_name
@@ -114,20 +115,20 @@ def measure(checked: Plan, folder: RunFolder | None, watch: "Watch", past: Past 
     if folder is None:
         silent: Note = lambda line: None  # noqa: E731
         cells, stop = measure_units(checked.units(silent), [], past or {}, silent)
-        return Outcome(Path(), "", cells, stop)
+        return Outcome(Path(), About(), cells, stop)
     about = checked.description
     with watch.begin(about, checked.prompts(folder.past)) as display:
         cells, stop = measure_units(checked.units(watch.note), [folder, display], folder.past, watch.note)
-    return Outcome(folder.path, text_in(about, "command"), cells, stop, text_in(about, "preset"))
+    return Outcome(folder.path, About.of(folder.path, about), cells, stop, text_in(about, "preset"))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job left behind: its folder, the command that began it, its cells, and
+    """What a job left behind: its folder, which run that is, its cells, and
     the interrupt that ended it. preset: the one that its settings came from, if any."""
 
     path: Path
-    command: str
+    about: About
     cells: Sequence[Cell]
     stop: KeyboardInterrupt | None
     preset: str = ""
@@ -168,9 +169,9 @@ def conclude(done: Outcome, output: Output) -> None:
     """Print the tables of a run; raises its interrupt or what its exit code says."""
     if done.stop is not None and not any(cell.samples for cell in done.cells):
         raise interrupted(done, "nothing was measured yet; ") from done.stop
-    shown = run_output.Shown.of(done.cells, done.command, short_name(done.path), explain=output.explain)
+    shown = run_output.Shown.of(done.cells, done.about.command, short_name(done.path), explain=output.explain)
     rows = [cell.row() for cell in done.cells]
-    run_output.print_run(rows, output.style, screen(), shown)
+    run_output.print_run(rows, output.style, screen(), replace(shown, about=done.about))
     if done.preset in presets():
         show_published(preset(done.preset), rows, output.style, screen())
     if not output.quiet:

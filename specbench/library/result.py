@@ -2,23 +2,25 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from markupsafe import Markup
 
-from specbench.errors import UsageError
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.cells import Cell, Observer, Samples, raise_for_status
-from specbench.results.named_runs import found_run, short_name
+from specbench.results.documents import About, summary
+from specbench.results.named_runs import column_names, found_run, short_name
+from specbench.results.numbers import NUMBERS
 from specbench.results.reading import Run, read_run
+from specbench.settings import declared
 from specbench.show.text import cell_text, lookahead, one_line
 from specbench.show.verdict import sentences
 from specbench.spec import RunSpec
-from specbench.wording import Row, clean_path, text_in
+from specbench.wording import Row, clean_path, counted, pair_said, some
 
 if TYPE_CHECKING:
     import pandas
@@ -83,7 +85,7 @@ class Progress:
     what: str
     done: int
     total: int
-    cell: Mapping[str, Any] | None = None
+    cell: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 Hear = Callable[[Progress], None]
@@ -137,6 +139,32 @@ def named(spec: RunSpec) -> str:
 
 # --- result -----------------------------------------------------------------------------------------------------------
 
+WORDS = ("chosen", "gpu_throttle_reasons", "lossless")  # of the columns `NUMBERS`
+
+
+def frame_of(rows: Sequence[Row]) -> "pandas.DataFrame":
+    """The rows as a table of pandas, in which a column has the type of its values whichever rows lack it."""
+    import pandas
+
+    found = {}
+    for name in column_names(rows):
+        values = [row.get(name) for row in rows]
+        if (dtype := dtype_of(name, values)) == "str":  # of UTF-8 alone, which has no lone surrogates
+            values = [value if value is None else str(value).encode(errors="replace").decode() for value in values]
+        found[name] = pandas.Series(values, dtype=dtype)
+    return pandas.DataFrame(found)
+
+
+def dtype_of(name: str, values: Sequence[Any]) -> str:
+    """The dtype of a column by its values; by its name where all are missing."""
+    known = {float if isinstance(one, float) else type(one) for one in values if one is not None and one == one}
+    if not known:
+        settings, number = declared(RunSpec), name in NUMBERS and name not in WORDS
+        known = {settings[name].type if name in settings else float if number else str}
+    if known == {int} and all(value != value or abs(value or 0) < 1 << 63 for value in values):
+        return "Int64"
+    return "boolean" if known == {bool} else "float64" if known <= {int, float} else "str"
+
 
 @dataclass(frozen=True)
 class Result:
@@ -144,12 +172,12 @@ class Result:
 
     path: Path
     cells: Sequence[Cell]
-    command: str = ""
+    about: About = field(default_factory=About)
 
     @classmethod
     def of(cls, run: Run) -> "Result":
         """A run as its folder holds it."""
-        return cls(run.path, run.cells, text_in(run.description, "command"))
+        return cls(run.path, run.cells, About.of(run.path, run.description))
 
     def rows(self) -> list[dict[str, Any]]:
         """The columns of results.csv, one row for a cell: numbers as numbers, None where there is none."""
@@ -163,24 +191,23 @@ class Result:
         """The columns of samples.csv: one row for every decode of a prompt, baseline and method side by side."""
         return [row for cell in self.cells for row in cell.sample_rows()]
 
-    def to_frame(self) -> "pandas.DataFrame":
-        """The rows as a table of pandas."""
-        import pandas
+    def to_frame(self, *, full: bool = False) -> "pandas.DataFrame":
+        """The rows of summary.csv as a table of pandas; `full`: with all columns of results.csv.
 
-        return pandas.DataFrame(self.rows())
+        Of both, `run`, `started` and `command` tell the rows of several runs apart.
+        """
+        rows = self.about.rows(self.rows())
+        return frame_of(rows if full else summary(rows))
 
     @cached_property
     def verdicts(self) -> list[Recommendation]:
         """Whether speculative decoding pays, for every pair, data set and distribution that was asked about."""
-        return recommend(with_command(self.rows(), self.command, short_name(self.path)))
+        return recommend(with_command(self.rows(), self.about.command, short_name(self.path)))
 
     @property
-    def verdict(self) -> Recommendation:
-        """The answer of a run that asked one question. UsageError where it asked several, or measured no draft."""
-        if len(self.verdicts) != 1:
-            what = "no cell with a draft" if not self.verdicts else f"{len(self.verdicts)} questions: use .verdicts"
-            raise UsageError(f"{self.path}: this run has {what}")
-        return self.verdicts[0]
+    def verdict(self) -> Recommendation | list[Recommendation]:
+        """The answer of a run with one question; else `verdicts`, a list, which is empty without a draft."""
+        return self.verdicts[0] if len(self.verdicts) == 1 else self.verdicts
 
     def report(self, path: str | Path | None = None, *, png: bool = False) -> Path:
         """Write the HTML report, to report.html in the folder of the run unless told where; returns its path."""
@@ -191,6 +218,10 @@ class Result:
     def raise_for_status(self) -> None:
         """Raise NotLosslessError or CellsFailedError where a command would have ended so; a Result alone never does."""
         raise_for_status(self.cells)
+
+    def __repr__(self) -> str:
+        pairs = some({pair_said(cell.spec.target, cell.spec.draft) for cell in self.cells})
+        return f"<Result {pairs}, {counted(len(self.cells), 'cell')}, {clean_path(self.path)}>"
 
     def __str__(self) -> str:
         """The verdicts in sentences."""

@@ -67,4 +67,4 @@ def concluded(done: job.Outcome) -> Result:
     if done.stop is not None:
         done.stop.add_note(f"specbench.resume({str(done.path)!r}) goes on with it")
         raise done.stop
-    return Result(done.path, done.cells, done.command)
+    return Result(done.path, done.cells, done.about)

@@ -17,6 +17,7 @@ from specbench.judge.candidates import best_fixed, distance_of
 from specbench.judge.settling import BUSY, with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.cells import Cell
+from specbench.results.documents import About
 from specbench.results.named_runs import json_rows, write_rows
 from specbench.results.noise import LOAD, Diagnostics, Fault, faults, warned
 from specbench.results.numbers import per_draw
@@ -65,6 +66,7 @@ class Shown:
 
     command, run: the command line that made it, and its folder as it is named in commands; categories,
     beliefs: the rows of these tables; explain: with every table that explains the numbers, and all notes.
+    about: by what JSON names the run; None of rows that are of no run.
     """
 
     command: str = ""
@@ -72,6 +74,7 @@ class Shown:
     categories: Sequence[Row] = ()
     beliefs: Beliefs = field(default_factory=dict)
     explain: bool = False
+    about: About | None = None
 
     @staticmethod
     def of(cells: Sequence[Cell], command: str, run: str, *, explain: bool) -> "Shown":
@@ -106,7 +109,7 @@ def rendered(rows: Sequence[Row], style: str, shown: Shown = SHOWN) -> str:
         write_rows(buffer, rows)
         return buffer.getvalue()
     if style == "json":
-        return json.dumps(json_rows(rows), indent=2) + "\n"
+        return json.dumps(shown.about.document(rows) if shown.about else json_rows(rows), indent=2) + "\n"
     if style == "jsonl":
         return "".join(json.dumps(row) + "\n" for row in json_rows(rows))
     found = answers(rows, shown)

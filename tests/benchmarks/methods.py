@@ -49,7 +49,7 @@ def main() -> None:
 def sheets(path: Path) -> Iterator[Sheet]:
     """Two tables for every data set and temperature of a run: its methods, and what they gain over each other."""
     run = load_run(path)
-    cells, samples = run.to_frame(), pd.DataFrame(run.samples())
+    cells, samples = run.to_frame(full=True), pd.DataFrame(run.samples())
     for (data, temperature), group in cells[cells.status == "ok"].groupby(["dataset", "temperature"], sort=False):
         title = f"{data}, temperature {temperature:g}, K = {', '.join(map(str, sorted(set(group.k))))}"
         yield Sheet(title, [line(cell) for _, cell in group.sort_values("speedup", ascending=False).iterrows()])

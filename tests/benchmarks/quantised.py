@@ -17,7 +17,7 @@ from tests.benchmarks.harness import Sheet, between, gridded, paired
 
 def tables(run: Result) -> list[Sheet]:
     samples, rows = pd.DataFrame(run.samples()), []
-    for (method, temperature), cells in run.to_frame().groupby(["method", "temperature"]):
+    for (method, temperature), cells in run.to_frame(full=True).groupby(["method", "temperature"]):
         for cell in cells.itertuples():
             some = samples[samples.cell == cell.cell]
             ratio, _ = paired(samples, cell.cell, cells.cell.iloc[0], "overlap", "tested")

@@ -56,4 +56,4 @@ def test_options_win_over_a_preset_and_the_rest_is_its_own(command: Command, pai
 
 def test_rows_for_programs_have_no_published_numbers(command: Command, pair: Any) -> None:
     done = run_preset(command, pair, "--format", "json")
-    assert len(json.loads(done.out)) == 2
+    assert len(json.loads(done.out)["cells"]) == 2

@@ -26,7 +26,7 @@ def test_a_run_leaves_a_table_on_stdout_and_its_folder_on_disk(run: Command) -> 
     assert found.code == 0, found.err
     assert "speedup" in found.out
     assert {p.name for p in found.folder.iterdir()} == {
-        "run.json", "journal.jsonl", "results.csv", "samples.csv", "rounds.parquet", ".lock",
+        "run.json", "journal.jsonl", "results.csv", "summary.csv", "samples.csv", "rounds.parquet", ".lock",
     }  # fmt: skip
     assert found.folder.name.split("_")[1:3] == ["target", "draft"]
     assert found.err.splitlines()[-1] == f"results: results/{found.folder.name}"
@@ -108,7 +108,7 @@ def test_the_same_command_decodes_the_same_tokens(run: Command) -> None:
     ("style", "parse"),
     [
         ("csv", lambda text: next(csv.DictReader(io.StringIO(text)))),
-        ("json", lambda text: json.loads(text)[0]),
+        ("json", lambda text: json.loads(text)["cells"][0]),
         ("jsonl", lambda text: json.loads(text.splitlines()[0])),
     ],
 )
@@ -213,7 +213,7 @@ def test_a_config_file_has_the_same_keys_and_the_command_line_wins(
         "output-dir: elsewhere\nformat: json\nignore_eos: true\n"
     )
     found = command("run", "--config", tmp_path / "run.yaml", "--k", 3, "--limit", 1)
-    (row,) = json.loads(found.out)
+    (row,) = json.loads(found.out)["cells"]
     assert (row["k"], row["limit"], row["max_new_tokens"], row["tokens"]) == (3, 1, 5, 5)
     assert len(list((tmp_path / "elsewhere").iterdir())) == 1
 

@@ -8,11 +8,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 import specbench
 from specbench.errors import CellsFailedError, UsageError
+from specbench.judge.verdict import Recommendation
 from specbench.results.cells import Cell
+from specbench.results.documents import About
+from specbench.results.named_runs import column_names
 from specbench.results.reading import read_run
 from specbench.spec import RunSpec
 from tests.support.frontdoor import Command
@@ -58,7 +62,6 @@ def test_a_run_has_the_rows_that_its_folder_has(asked: dict[str, Any]) -> None:
     assert [row["cell"] for row in result.rows()] == [row["cell"] for row in written]
     assert [repr(row["alpha"]) for row in result.rows()] == [row["alpha"] for row in written]
     assert result.rows()[0]["k"] == 3
-    assert result.to_frame()["tokens_per_round"].tolist() == [row["tokens_per_round"] for row in result.rows()]
     assert len(result.samples()) == 2
     result.raise_for_status()
 
@@ -75,13 +78,15 @@ def test_a_loaded_run_says_what_the_run_said(asked: dict[str, Any]) -> None:
     again = specbench.load_run(result.path)
     assert again.rows() == result.rows()
     assert str(again) == str(result)
-    assert again.verdict == result.verdict
+    assert again.verdicts == result.verdicts
+    assert again.to_frame().equals(result.to_frame())
 
 
 def test_the_verdict_is_that_of_the_command(run: Command, command: Command) -> None:
     folder = run().folder
     (said,) = json.loads(command("verdict", folder, "--format", "json").out)
     found = specbench.load_run(folder).verdict
+    assert isinstance(found, Recommendation)
     assert (found.answer, found.speedup, list(found.reasons)) == (said["answer"], said["speedup"], said["reasons"])
 
 
@@ -118,8 +123,76 @@ def test_wrong_settings_are_one_line(asked: dict[str, Any]) -> None:
 def test_a_run_with_several_questions_has_several_verdicts(asked: dict[str, Any]) -> None:
     result = specbench.run(**{**asked, "temperature": [0.0, 1.0]})
     assert [found.temperature for found in result.verdicts] == [0.0, 1.0]
-    with pytest.raises(UsageError, match="2 questions"):
-        _ = result.verdict
+    assert result.verdict == result.verdicts
+    assert specbench.Result(result.path, []).verdict == []
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+def frame_has_types(frame: pandas.DataFrame) -> bool:
+    """Whether numbers are columns of numbers: none of them is an object."""
+    return {str(dtype) for dtype in frame.dtypes} <= {"str", "Int64", "float64", "Float64", "boolean"}
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_frame_has_the_numbers_of_the_rows_in_columns_of_numbers(asked: dict[str, Any], full: bool) -> None:
+    for result in (specbench.run(**asked), specbench.load_run(BASELINE)):
+        frame = result.to_frame(full=full)
+        assert frame_has_types(frame)
+        for name in set(frame) & set(result.rows()[0]):
+            column = [None if pandas.isna(value) else value for value in frame[name]]
+            assert column == [None if row[name] != row[name] else row[name] for row in result.rows()], name
+
+
+@pytest.mark.parametrize("folder", [BASELINE, ""])
+def test_a_frame_has_few_columns_which_are_those_of_the_summary(asked: dict[str, Any], folder: str) -> None:
+    result = specbench.load_run(folder) if folder else specbench.run(**asked)
+    few, full = result.to_frame(), result.to_frame(full=True)
+    assert 20 <= len(few.columns) <= 26
+    assert not few.isna().all().any()
+    assert list(full) == ["run", "started", "command", *column_names(result.rows())]
+    assert set(few) <= set(full)
+    if not folder:
+        assert pandas.read_csv(result.path / "summary.csv").columns.tolist() == list(few)
+
+
+def test_frames_of_two_runs_go_together(asked: dict[str, Any]) -> None:
+    runs = specbench.run(**asked), specbench.run(**{**asked, "k": [1, 2]}), specbench.load_run(BASELINE)
+    failed = specbench.Result(Path("failed"), [Cell(RunSpec(), {}, status="oom")], About("failed"))
+    for full in (False, True):
+        frame = pandas.concat([run.to_frame(full=full) for run in (*runs, failed)], ignore_index=True)
+        assert frame_has_types(frame)
+        names = [run.path.resolve().name for run in (*runs, failed)]
+        assert frame.groupby("run", sort=False).size().to_dict() == dict(zip(names, (1, 2, 16, 1), strict=True))
+    began = pandas.to_datetime(frame["started"])
+    assert str(began[3]) == "2026-11-22 03:09:37+00:00"
+    assert frame["command"][3] == "specbench sweep configs/grids/ci.yaml --quiet"
+
+
+def test_a_frame_takes_what_no_table_of_arrow_can_hold(tmp_path: Path) -> None:
+    spec = RunSpec(dataset="\udcff", seed=1 << 70)
+    cells = [Cell(spec, {}, status="error", error="\ud800"), Cell(RunSpec(seed=1), {}, status="skipped")]
+    frame = specbench.Result(tmp_path, cells).to_frame(full=True)
+    assert frame["dataset"].tolist() == ["?", RunSpec().dataset]
+    assert frame["seed"].tolist() == [2.0**70, 1.0]
+    assert frame_has_types(frame)
+    few = specbench.Result(tmp_path, cells).to_frame()
+    assert "speedup" not in few
+    assert few["status"].tolist() == ["error", "skipped"]
+
+
+def test_what_users_meet_is_one_line(tmp_path: Path) -> None:
+    result = specbench.load_run(BASELINE)
+    assert repr(result) == f"<Result demo ← demo-draft, 16 cells, {result.path}>"
+    assert repr(result.cells[0]) == "<Cell demo ← demo-draft, chain K 1, code: ok, 3 samples>"
+    assert repr(result.verdicts[1]).startswith("<Recommendation UNCLEAR, demo ← demo-draft on code: K = 1, 0.96")
+    broken = specbench.Result(tmp_path, [Cell(RunSpec(dataset="a\nb", draft=None), {}, status="oom")])
+    shown = [broken, *broken.cells, *broken.verdicts, specbench.Progress("cell", "K", 1, 2, broken.rows()[0])]
+    assert [one for one in map(repr, shown) if len(one) > 200 or not one.isprintable()] == []
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_cell_without_numbers_is_no_exception_until_it_is_asked_for(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from rich.console import Console
 from specbench.judge.candidates import best_ks, vllm_schedule
 from specbench.judge.verdict import recommend
 from specbench.results.cells import Cell, Losslessness
+from specbench.results.documents import About
 from specbench.results.samples import Sample
 from specbench.show.details import (
     OF_SOME,
@@ -44,6 +45,7 @@ from specbench.show.text import (
     shared_settings,
 )
 from specbench.show.verdict import details
+from specbench.spec import SCHEMA_VERSION
 from tests.show.scenes import MIXED, NEST, PAIR, RUNS
 from tests.support.measured import baseline_trace, cell, sample
 
@@ -370,12 +372,26 @@ def test_csv_parses_back() -> None:
 
 
 def test_json_parses_back_without_nan_and_jsonl_has_one_object_per_line() -> None:
-    found = json.loads(printed(*THREE, style="json"), parse_constant=pytest.fail)
+    lines = printed(*THREE, style="jsonl").splitlines()
+    found = [json.loads(line, parse_constant=pytest.fail) for line in lines]
     assert found[0]["c"] == THREE[0].row()["c"]
     assert found[1]["speedup_low"] is None
     assert list(found[0]) == list(THREE[0].row())
-    lines = printed(*THREE, style="jsonl").splitlines()
-    assert [json.loads(line, parse_constant=pytest.fail) for line in lines] == found
+    whole = json.loads(printed(*THREE, style="json", about=About()), parse_constant=pytest.fail)
+    assert [{"schema_version": whole["schema"], **whole["environment"], **one} for one in whole["cells"]] == found
+
+
+def test_json_says_once_of_which_run_and_machine_the_cells_are() -> None:
+    machine = {"threads": 2, "fingerprint": "f"}
+    cells = cell(*PAIR, resolved=machine), cell(*PAIR, k=2, resolved={**machine, "threads": 4}), THREE[2]
+    about = About("20260101T000000Z_a_b_c", "2026-01-01T00:00:00+00:00", "specbench run")
+    found = json.loads(printed(*cells, style="json", about=about))
+    assert list(found) == ["schema", "run", "environment", "cells"]
+    assert found["schema"] == SCHEMA_VERSION
+    assert found["run"] == asdict(about)
+    assert found["environment"] == {"device_name": "abacus", "fingerprint": "f"}, "which a cell that failed lacks"
+    assert [one.get("threads") for one in found["cells"]] == [2, 4, None]
+    assert not any({"schema_version", "device_name", "fingerprint"} & one.keys() for one in found["cells"])
 
 
 def test_a_bar_in_a_name_does_not_split_a_column_of_markdown_and_nothing_of_ours_needs_an_escape() -> None:

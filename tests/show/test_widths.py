@@ -16,6 +16,7 @@ from specbench.jobs.output import Output, say
 from specbench.jobs.run import Outcome, Terminal, say_more, say_where
 from specbench.measure.fit import Needed
 from specbench.models.execution.compiled import COMPILING
+from specbench.results.documents import About
 from specbench.show import run_output
 from specbench.show.checks import memory_table, needed_table
 from specbench.show.fitting import COMMAND, Fitted, draw, screen
@@ -127,7 +128,7 @@ def whole_screen() -> None:
     shown = Shown("specbench run", "67981ce0")
     run_output.print_run([one.row() | CIRCLES | {"load_average": 9.0} for one in done], "table", screen(), shown)
     name = "20261123T103032Z_demo_demo-draft_67981ce0"
-    outcome = Outcome(Path("results") / name, "specbench run", done, None)
+    outcome = Outcome(Path("results") / name, About(), done, None)
     say_more(outcome, terminal.output)
     say_where(outcome, terminal.output)
 
