@@ -61,7 +61,7 @@ def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def iso_time(started: str) -> str:
-    """The time in run.json as ISO 8601 with its zone; empty where it is none."""
+    """The time in run.json as ISO 8601 with its zone; empty for any other text."""
     try:
         return datetime.fromisoformat(started).isoformat()
     except ValueError:
