@@ -80,8 +80,9 @@ class RunSpec(BaseModel):
         "Method", "acceptance", "Where the rates of --acceptance come from, for the row.", of=CELL,
         usual="what a profile says", late=True)] = None
     dataset: Annotated[str, Setting(
-        "Data", "data", "code, articles (shipped), humaneval, xsum, mt_bench (hub), needle:, passkey:, "
-        "longdoc:, pg19: and a LENGTH in tokens, or jsonl:, parquet:, csv:, text: and a path. Repeatable.", of=NAMED,
+        "Data", "data", "code, articles (shipped), humaneval, xsum, mt_bench, gsm8k, cnn_dailymail, alpaca (hub), "
+        "hf:OWNER/NAME (any other), needle:, passkey:, longdoc:, pg19: and a LENGTH in tokens, or the path of a file "
+        "(of prompts in JSON lines, parquet, CSV or plain lines). Repeatable.", of=NAMED,
         usual="", typed=list[str])] = "code"
     column: Annotated[str | None, Setting(
         "Data", "excerpt", "Column that holds the prompt.", of=CELL, usual="found by its name")] = None

@@ -157,9 +157,9 @@ def model_names() -> Iterable[str]:
 
 
 def data_set_names() -> Iterable[str]:
-    from specbench.data.sources import HUB, LONG, READERS, SHIPPED, added
+    from specbench.data.sources import HF, HUB, LONG, READERS, SHIPPED, added
 
-    return [*SHIPPED, *HUB, *added(), *(f"{kind}:" for kind in (*READERS, *LONG))]
+    return [*SHIPPED, *HUB, *added(), *(f"{kind}:" for kind in (HF, *READERS, *LONG))]
 
 
 def backend_names() -> Iterable[str]:

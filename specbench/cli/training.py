@@ -266,9 +266,10 @@ def start_of(given: Given) -> "Start":
 
 def source_of(given: Given) -> "Source":
     """What is learned."""
+    from specbench.data.sources import full_name
     from specbench.jobs.training.data import Source
 
-    data = tuple(given.get("data") or ("code", "articles"))
+    data = tuple(map(full_name, given.get("data") or ("code", "articles")))
     names = ("generate", "samples_per_prompt", "answer_temperature", "cache", "keep_states")
     return Source(data, **{name: given[name] for name in names if name in given})
 

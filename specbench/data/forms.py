@@ -13,7 +13,8 @@ from specbench.files import read_whole
 from specbench.wording import clean, clean_path, first_line
 
 # The first of these that a data set has; `messages` and `conversations` hold roles, as chat APIs and ShareGPT do.
-COLUMNS = ("prompt", "turns", "messages", "conversations", "document", "article", "text")
+COLUMNS = ("prompt", "turns", "messages", "conversations", "conversation", "document", "article", "question",
+           "instruction", "problem", "text", "input")  # fmt: skip
 FUNCTIONS = ("code", "humaneval")  # data sets of functions to be completed; in a file, `entry_point` tells them
 
 
@@ -32,7 +33,10 @@ class Form:
 # LayerSkip's form, zero-shot (facebookresearch/LayerSkip, data.py); every other column is a prompt as it stands.
 PLAIN = {column: Form("article-summary-1", f"Article: {{{column}}}\nSummary:") for column in ("document", "article")}
 # Spec-Bench's words (hemingkx/Spec-Bench, question.jsonl, category summarization).
-SUMMARIZE = {column: Form("summarize-instruct-1", f"Summarize: {{{column}}}") for column in ("document", "article")}
+INSTRUCTIONS = {column: Form("summarize-instruct-1", f"Summarize: {{{column}}}") for column in ("document", "article")}
+INSTRUCTIONS |= {column: Form("text", f"{{{column}}}") for column in ("question", "problem")}
+# Alpaca's rows: an instruction, and often an `input` that it is about.
+PLAIN["instruction"] = INSTRUCTIONS["instruction"] = Form("instruction-input-1", "{instruction}")
 # SpecForge's words (sgl-project/SpecForge, specforge/benchmarks), which others use as well.
 HUMANEVAL = Form(
     "humaneval-instruct-1",
@@ -61,13 +65,13 @@ def chosen_column(name: str, rows: Sequence[DataRow], column: str | None, templa
 def instruction_form(dataset: str, rows: Sequence[DataRow], column: str) -> Form | None:
     """The form in which rows are messages to a chat model; None of plain text, which is to be continued.
 
-    Messages are conversations (a column `turns`, or lists in any other), articles, and functions to be completed.
+    Messages are conversations (a column `turns`, or lists in any other), articles, questions, functions to complete.
     """
     if column == "turns" or any(isinstance(row.get(column), list) for row in rows):
         return Form("turns", f"{{{column}}}")
     if column == "prompt" and (dataset in FUNCTIONS or any("entry_point" in row for row in rows)):
         return HUMANEVAL
-    return SUMMARIZE.get(column)
+    return INSTRUCTIONS.get(column)
 
 
 def plain_form(column: str) -> Form:

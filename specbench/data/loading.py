@@ -20,7 +20,7 @@ from specbench.data.forms import (
 )
 from specbench.data.longtext import Encode, Filling, filling_of, is_long, long_rows, of_length
 from specbench.data.prompts import Prompt, PromptSet, fingerprint, sample
-from specbench.data.sources import DataRow, read_rows
+from specbench.data.sources import DataRow, full_name, read_rows
 from specbench.errors import UsageError
 from specbench.wording import clean
 
@@ -58,7 +58,7 @@ def text_rows(rows: Sequence[DataRow], column: str, form: Form, rejected: Counte
     """The usable rows in the form; the others are counted in `rejected`."""
     found = []
     for row, identity in zip(rows, identities(rows), strict=True):
-        first, *later = turns_in(row.get(column))
+        first, *later = turns_in(content(row, column))
         if reason := objection(first):
             rejected[reason] += 1
             continue
@@ -70,6 +70,14 @@ def text_rows(rows: Sequence[DataRow], column: str, form: Form, rejected: Counte
         category = clean(named) if isinstance(named, str | int) and named != "" else "all"
         found.append(TextRow(identity, category, said, reference(row, column)))
     return found
+
+
+def content(row: DataRow, column: str) -> object:
+    """What a row has in the column; an instruction goes on with the `input` of its row, as Alpaca's do."""
+    value, about = row.get(column), row.get("input")
+    if column == "instruction" and isinstance(value, str) and not objection(about):
+        return f"{value}\n\n{about}"
+    return value
 
 
 def turns_in(value: object) -> list[object]:
@@ -153,6 +161,7 @@ def load_prompts(
     """
     if limit is not None and limit < 1:
         raise UsageError(f"a limit of {limit} leaves no prompts: it must be at least 1")
+    dataset = full_name(dataset)
     made = of_length(dataset, context)
     rows, revision = source_rows(made, encode, chat, limit=limit, seed=seed, longest=longest)
     column = chosen_column(clean(dataset, 300), rows, column, template)

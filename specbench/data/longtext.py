@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specbench.data.prompts import digest
-from specbench.data.sources import LONG, PG19, SHIPPED, DataRow, existing_file, hub_rows, jsonl_rows
+from specbench.data.sources import LONG, SHIPPED, DataRow, existing_file, hub_rows, jsonl_rows
 from specbench.errors import UsageError
 from specbench.wording import clean
 
@@ -65,9 +65,9 @@ def long_rows(
     """
     kind, length = kind_and_length(dataset, longest)
     if kind == "pg19":
-        books = hub_rows(kind, PG19)
+        books, revision = hub_rows(kind)
         order = sorted(range(len(books)), key=lambda row: digest(seed, row))[: limit or ROWS]
-        return [{"id": f"pg19/{n}", "text": cut(str(books[n]["text"]), length, encode)} for n in order], PG19.revision
+        return [{"id": f"pg19/{n}", "text": cut(str(books[n]["text"]), length, encode)} for n in order], revision
     made = (lambda n: document(n, length, encode, seed)) if kind == "longdoc" else hidden(dataset, length, encode, seed)
     return [made(number) for number in range(min(limit or ROWS, MOST_ROWS))], None
 

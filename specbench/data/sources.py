@@ -6,10 +6,11 @@ import errno
 import gzip
 import json
 import os
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -166,7 +167,15 @@ READERS: dict[str, Callable[[Path], list[DataRow]]] = {
     "parquet": parquet_rows,
     "csv": csv_rows,
     "text": lambda path: [{"text": line.rstrip("\n")} for line in lines_of(path)],  # one prompt per line
+    "spec_bench": jsonl_rows,
 }
+TABLES = {"parquet": "parquet", "jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv", "json": "jsonl"}  # ending: reader
+FILES = {**TABLES, "txt": "text", "text": "text"}
+
+
+def ending(path: str) -> str:
+    """What a file's name ends in, .gz left out."""
+    return Path(path.lower().removesuffix(".gz")).suffix.removeprefix(".")
 
 
 # --- sources ----------------------------------------------------------------------------------------------------------
@@ -182,29 +191,31 @@ class HubFile:
 
 
 HUB = {
-    "humaneval": HubFile(
-        "openai/openai_humaneval",
-        "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
-        "openai_humaneval/test-00000-of-00001.parquet",
-    ),
-    "xsum": HubFile(
-        "EdinburghNLP/xsum",
-        "30802a38d3f89b2fa8f19276008459e8c2b8b8e6",
-        "data/test-00000-of-00001.parquet",
-    ),
-    "mt_bench": HubFile(
-        "HuggingFaceH4/mt_bench_prompts",
-        "e3a795c5e9a82ee40611c416b8a7786c73198991",
-        "data/train-00000-of-00001-67c6c9fef07685a3.parquet",
-    ),
-}
-PG19 = HubFile(
-    "emozilla/pg19",
-    "c021754c8e01c5b1cc83a1f549c1f97fbbb756b8",
-    "data/test-00000-of-00001-29a571947c0b5ccc.parquet",
-)
+    "humaneval": HubFile("openai/openai_humaneval", "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
+                         "openai_humaneval/test-00000-of-00001.parquet"),
+    "xsum": HubFile("EdinburghNLP/xsum", "30802a38d3f89b2fa8f19276008459e8c2b8b8e6",
+                    "data/test-00000-of-00001.parquet"),
+    "mt_bench": HubFile("HuggingFaceH4/mt_bench_prompts", "e3a795c5e9a82ee40611c416b8a7786c73198991",
+                        "data/train-00000-of-00001-67c6c9fef07685a3.parquet"),
+    "gsm8k": HubFile("openai/gsm8k", "740312add88f781978c0658806c59bc2815b9866",
+                     "main/test-00000-of-00001.parquet"),
+    "cnn_dailymail": HubFile("abisee/cnn_dailymail", "96df5e686bee6baa90b8bee7c28b81fa3fa6223d",
+                             "3.0.0/test-00000-of-00001.parquet"),
+    "alpaca": HubFile("tatsu-lab/alpaca", "dce01c9b08f87459cf36a430d809084718273017",
+                      "data/train-00000-of-00001-a09b74b3ef9c3b56.parquet"),
+}  # fmt: skip
+SYNONYMS = {"cnn_dm": "cnn_dailymail"}
+PG19 = HubFile("emozilla/pg19", "c021754c8e01c5b1cc83a1f549c1f97fbbb756b8",
+               "data/test-00000-of-00001-29a571947c0b5ccc.parquet")  # fmt: skip
 LONG = ("needle", "passkey", "longdoc", "pg19")  # made or cut to a number of tokens: see `longtext`
+SPEC_BENCH = "https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
 SHIPPED = {"code": ASSETS / "prompts" / "code.jsonl", "articles": ASSETS / "prompts" / "articles.jsonl"}
+HF, ANY = "hf", "hf:OWNER/NAME[:CONFIG][:SPLIT][@REVISION]"
+WORDS = "(?![^/:@]{96})[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*"
+NAMED = re.compile(
+    rf"hf:(?P<repo>{WORDS}/{WORDS})(?<!\.git)(:(?P<one>[^:@]+))?(:(?P<two>[^:@]+))?(@(?P<revision>(?!.*\.\.)\w[\w./-]*))?"
+)
+DEFAULT, USUAL = "default", ("test", "validation", "train")
 
 
 def shipped_rows(dataset: str) -> int | None:
@@ -212,10 +223,18 @@ def shipped_rows(dataset: str) -> int | None:
     return SHIPPED[dataset].read_bytes().count(b"\n") if dataset in SHIPPED else None
 
 
+def full_name(dataset: str) -> str:
+    """The name that a data set is measured under; a path without a kind gets that of its ending."""
+    reader = FILES.get(ending(dataset))
+    if reader and not is_known(dataset) and os.path.exists(os.path.expanduser(dataset)):
+        return f"{reader}:{dataset}"
+    return SYNONYMS.get(dataset, dataset)
+
+
 def read_rows(dataset: str) -> tuple[list[DataRow], str | None]:
     """The rows of a data set, and the revision they are pinned at (None for files, which no revision pins)."""
-    if dataset in HUB:
-        return hub_rows(dataset, HUB[dataset]), HUB[dataset].revision
+    if dataset in HUB or NAMED.fullmatch(dataset):
+        return hub_rows(dataset)
     if dataset in SHIPPED:
         return jsonl_rows(existing_file(str(SHIPPED[dataset]))), None
     kind, colon, path = dataset.partition(":")
@@ -230,7 +249,7 @@ def read_rows(dataset: str) -> tuple[list[DataRow], str | None]:
 
 def added() -> list[str]:
     """The data sets that other packages add."""
-    return plugins.names(plugins.DATASETS, (*SHIPPED, *HUB, *READERS, *LONG))
+    return plugins.names(plugins.DATASETS, (*SHIPPED, *HUB, *READERS, *LONG, HF))
 
 
 def plugin_rows(dataset: str) -> list[DataRow]:
@@ -247,39 +266,115 @@ def plugin_rows(dataset: str) -> list[DataRow]:
 
 def refuse_unknown(dataset: str) -> None:
     """UsageError for a name that is no data set; whether its file exists is seen when it is read."""
-    kind, colon, _ = dataset.partition(":")
-    if dataset not in (*HUB, *SHIPPED) and kind not in added() and not (colon and kind in (*READERS, *LONG)):
+    if not is_known(dataset):
         raise unknown(dataset)
 
 
+def is_known(dataset: str) -> bool:
+    kind, colon, _ = dataset.partition(":")
+    named = dataset in (*HUB, *SHIPPED) or kind in added() or bool(NAMED.fullmatch(dataset))
+    return named or kind in LONG or (bool(colon) and kind in READERS)
+
+
 def unknown(dataset: str) -> UsageError:
-    forms = [*(f"{kind}:PATH" for kind in READERS), *(f"{kind}:LENGTH" for kind in LONG)]
-    names = [*SHIPPED, *HUB, *added(), *forms]
     kind, colon, path = dataset.partition(":")
+    if dataset == "spec_bench":
+        return UsageError(f"data set spec_bench is a file: download {SPEC_BENCH} and write spec_bench:question.jsonl")
+    if colon and kind == HF:
+        return UsageError(clean(f"data set {dataset} is not {ANY}, such as hf:openai/gsm8k:main:test", 500))
+    if not colon and ending(dataset) in FILES:
+        return UsageError(f"no such file: {clean(dataset, 300)}")
+    forms = [ANY, *(f"{kind}:PATH" for kind in READERS), *(f"{kind}:LENGTH" for kind in LONG)]
+    names = [*SHIPPED, *HUB, *added(), *forms]
     if os.path.isfile(dataset):
-        suffix = Path(dataset.removesuffix(".gz")).suffix.removeprefix(".")
-        close = [f"{suffix if suffix in READERS else 'text'}:{dataset}"]
+        close = [f"text:{dataset}"]
+    elif NAMED.fullmatch(f"{HF}:{dataset}"):
+        close = [f"{HF}:{dataset}"]
     elif colon:
-        close = [f"{kind}:{path}" for kind in difflib.get_close_matches(kind.lower(), [*READERS, *LONG], n=1)]
+        close = [f"{kind}:{path}" for kind in difflib.get_close_matches(kind.lower(), [*READERS, *LONG, HF], n=1)]
     else:
-        close = difflib.get_close_matches(dataset.lower(), names, n=2)
+        close = difflib.get_close_matches(dataset.lower(), [*names, *SYNONYMS], n=2)
     hint = f" (did you mean {' or '.join(close)}?)" if close else ""
     return UsageError(clean(f"unknown data set {dataset}{hint}; there are: {', '.join(names)}", 500))
 
 
-def hub_file(dataset: str) -> HubFile | None:
-    """The file of the hub that a data set is read from; None of any other."""
-    return PG19 if dataset.startswith("pg19:") else HUB.get(dataset)
+# --- the hub ----------------------------------------------------------------------------------------------------------
+# Of any data set of the hub, what is read is one split: its files at the commit that the revision means now.
 
 
-def repository(name: str, source: HubFile) -> Repository:
-    return Repository(source.repo, source.revision, f"data set {name}", "dataset")
+def repository(dataset: str) -> Repository | None:
+    """The repository of the hub that a data set is read from; None of any other."""
+    source = PG19 if dataset.partition(":")[0] == "pg19" else HUB.get(dataset)
+    about = clean(f"data set {dataset}", 300)
+    if named := NAMED.fullmatch(dataset):
+        return Repository(named["repo"], named["revision"], about, "dataset")
+    return Repository(source.repo, source.revision, about, "dataset") if source else None
 
 
-def hub_rows(name: str, source: HubFile) -> list[DataRow]:
-    """From the hub's own cache if the pinned file lies there, so that `hf download` is enough to work offline."""
+def hub_files(dataset: str, found: Repository) -> tuple[Repository, list[str]]:
+    """The repository at a commit, and its files that a data set is read from. Raises hub.UnavailableError."""
+    if (named := NAMED.fullmatch(dataset)) is None:
+        return found, [HUB.get(dataset, PG19).file]
+    folder = hub.snapshot(found, ["README.md"])  # with which the list of all files comes into the cache
+    found = replace(found, revision=folder.name)
+    sizes = listed(found, folder)
+    names = sorted(name for name in sizes if ".." not in name)
+    tables = next(filter(None, ([name for name in names if ending(name) == end] for end in TABLES)), [])
+    files = chosen_split(dataset, tables, {part for part in (named["one"], named["two"]) if part})
+    if (size := sum(sizes[file] for file in files)) > LARGEST:
+        most = f"more than {in_units(LARGEST)}: choose another split, or download one file and name its path"
+        raise UsageError(f"{found.name} has {size:,} bytes, {most}")
+    return found, files
+
+
+def listed(found: Repository, folder: Path) -> dict[str, int]:
+    """The files of a repository at a commit, with their sizes; those in the cache where they came one by one."""
+    from huggingface_hub import errors, get_cached_repo_tree
+
     try:
-        return parquet_rows(hub.one_file(repository(name, source), source.file))
+        return {one.path: one.size for one in get_cached_repo_tree(**found.place)}
+    except errors.CachedRepoTreeNotFoundError:
+        here = (path for path in folder.rglob("*") if path.is_file())
+        return {path.relative_to(folder).as_posix(): path.stat().st_size for path in here}
+
+
+def chosen_split(dataset: str, tables: list[str], named: set[str]) -> list[str]:
+    """The files of a split that is named, by its configuration, its own name or both, or that is the usual one."""
+    splits = list(dict.fromkeys(map(config_and_split, tables)))
+    found = [key for key in splits if named <= set(key)]
+    if len({config for config, _ in found}) > 1:
+        found = [key for key in found if key[0] == DEFAULT]
+    usual = [key for split in USUAL for key in found if key[1] == split]
+    if len(found) == 1 or usual:
+        return [file for file in tables if config_and_split(file) == (usual or found)[0]]
+    there = [":".join(key).removeprefix(f"{DEFAULT}:") for key in splits]
+    raise UsageError(
+        f"data set {clean(dataset, 300)}: name one of its configurations and splits, which are: "
+        f"{clean(', '.join(there), 300)}"
+        if there
+        else f"data set {clean(dataset, 300)} has no files of parquet, JSON lines or CSV: add @refs/convert/parquet, "
+        "where the hub keeps most data sets as parquet, or download a file and name its path"
+    )
+
+
+def config_and_split(file: str) -> tuple[str, str]:
+    """What a file holds by its name: CONFIG/SPLIT-00000-of-00001.parquet, CONFIG/SPLIT/0000.parquet, or SPLIT.jsonl."""
+    *folders, name = file.split("/")
+    split = re.sub(r"-\d{5}-of-\d{5}.*|\.\w+(\.gz)?$", "", name)
+    if folders and re.fullmatch(r"\d{4}", split):
+        split = folders.pop()
+    return (folders[-1] if folders and folders[-1] != "data" else DEFAULT), split
+
+
+def hub_rows(dataset: str) -> tuple[list[DataRow], str | None]:
+    """The rows of a data set of the hub, and their commit; from the hub's own cache if its files lie there."""
+    if (found := repository(dataset)) is None:
+        raise unknown(dataset)
+    try:
+        found, files = hub_files(dataset, found)
+        paths = [hub.one_file(found, file) for file in files]
     except hub.UnavailableError as error:
         instead = " or ".join(SHIPPED)
         raise UsageError(f"{error}; or use the prompts that ship with specbench: --dataset {instead}") from error
+    rows = (row for path in paths for row in READERS[TABLES[ending(path.name)]](path))
+    return list(bounded(rows, clean(dataset, 300))), found.revision

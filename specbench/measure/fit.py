@@ -154,14 +154,18 @@ def of_model(role: str, checkpoint: Checkpoint) -> Needed:
 
 def of_data(dataset: str) -> Needed:
     """A data set of the hub, or one that needs nothing from there."""
-    if (source := sources.hub_file(dataset)) is None:
+    if (repository := sources.repository(dataset)) is None:
         return Needed("data set", dataset, "", "here")
-    repository = sources.repository(dataset, source)
-    if (file := hub.cached_file(repository, source.file)) is not None:
-        return Needed("data set", dataset, source.repo, "here", file.stat().st_size)
-    command, refusal = repository.command(source.file), hub.answer_of(repository)
+    about = ("data set", dataset, repository.id)
+    try:
+        repository, files = sources.hub_files(dataset, repository)
+    except hub.UnavailableError as error:
+        return Needed(*about, "missing", None, repository.command(), str(error))
+    here = [path for file in files if (path := hub.cached_file(repository, file))]
+    if len(here) == len(files):
+        return Needed(*about, "here", sum(path.stat().st_size for path in here))
+    command, refusal = repository.command(" ".join(files)), hub.answer_of(repository)
     if refusal is None:
-        size = hub.file_sizes(repository).get(source.file)
-        return Needed("data set", dataset, source.repo, "to fetch", size, command)
-    why = hub.reason(repository, refusal, source.file)
-    return Needed("data set", dataset, source.repo, "missing", None, command, why)
+        sizes = hub.file_sizes(repository)
+        return Needed(*about, "to fetch", sum(sizes.get(file, 0) for file in files) or None, command)
+    return Needed(*about, "missing", None, command, hub.reason(repository, refusal, files[0]))

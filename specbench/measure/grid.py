@@ -86,6 +86,8 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
     chosen = dict(chosen)
     if (method := chosen.get("method")) in SYNONYMS:
         chosen["method"] = SYNONYMS[method]
+    if isinstance(data := chosen.get("dataset"), str):
+        chosen["dataset"] = sources.full_name(data)
     if empty := [name for name, value in chosen.items() if value == ""]:
         raise UsageError(f"--{empty[0].replace('_', '-')} is empty: leave it out, or give it a value")
     if wrong := [name for name, value in chosen.items() if isinstance(value, bool) and not is_switch(name)]:

@@ -103,13 +103,15 @@ def lacking_data(specs: Iterable[RunSpec]) -> list[Missing]:
     """The data sets that can neither be found on this machine nor be fetched."""
     found = []
     for dataset in dict.fromkeys(spec.dataset for spec in specs):
-        if (source := sources.hub_file(dataset)) is None:
+        if (repository := sources.repository(dataset)) is None:
             continue
-        repository = sources.repository(dataset, source)
+        file = ""
         try:
-            hub.one_file(repository, source.file)
+            repository, files = sources.hub_files(dataset, repository)
+            for file in files:
+                hub.one_file(repository, file)
         except hub.UnavailableError as error:
-            found.append(unavailable(dataset, repository, source.file, error))
+            found.append(unavailable(dataset, repository, file, error))
     return found
 
 

@@ -14,7 +14,7 @@ from specbench.models.checkpoints import description, loading, names
 from specbench.models.checkpoints.names import resolve
 from specbench.wording import clean
 from tests.support.frontdoor import Command
-from tests.support.hub import Repo, alias, official, serving, shipped, use
+from tests.support.hub import COMMIT, Repo, alias, official, serving, shipped, use
 from tests.support.tinypair import Pair, prompts
 
 GB = 10**9
@@ -96,6 +96,20 @@ def test_what_can_be_fetched_is_listed_with_its_size_and_not_fetched(
     assert weights < rows[0]["bytes"] < weights + GB / 1000
     assert " && ".join(row["command"] for row in rows) in found.err
     assert "prompts of 1024 tokens are assumed" in found.err
+
+
+def test_a_data_set_of_the_hub_is_listed_with_the_files_of_its_split(
+    command: Command, unloaded: None, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {name: bytes(100) for name in ("a/test-00000-of-00002.parquet", "a/test-00001-of-00002.parquet")}
+    words = ("check", *pair.options, "--dataset", "hf:some/set", "--dataset", "hf:some/none", "--format", "jsonl")
+    with serving(Repo("some/set", {"a/train-00000-of-00001.parquet": b"", **files}, kind="datasets")) as server:
+        use(server.url, tmp_path / "cache", monkeypatch)
+        found = command(*words)
+        assert server.requests("/storage/*") == []
+    *_, one, other = [row for row in map(json.loads, found.out.splitlines()) if row["kind"] == "needed"]
+    assert (one["state"], one["bytes"], other["state"]) == ("to fetch", 200, "missing")
+    assert one["command"] == f"hf download some/set {' '.join(files)} --repo-type dataset --revision {COMMIT}"
 
 
 def test_what_a_hub_refuses_is_told_beside_what_is_missing(

@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from specbench.data.sources import HUB
+from specbench.models.checkpoints import loading
 from specbench.models.checkpoints.names import resolve
 from tests.support.frontdoor import Command, Outcome
 from tests.support.hub import (
+    COMMIT,
     TOKEN,
     Fault,
     HubServer,
@@ -31,7 +33,7 @@ from tests.support.hub import (
     use,
 )
 from tests.support.signals import MAIN
-from tests.support.tinypair import Pair
+from tests.support.tinypair import Pair, prompts
 
 ROOT = str(Path(__file__).parents[2])
 SMALL = ("--limit", "1", "--max-new-tokens", "4", "--warmup", "0", "--tier", "eager", "--quiet")
@@ -67,6 +69,21 @@ def test_a_data_set_that_cannot_be_had_ends_with_2_before_weights_are_read(
     assert found.code == 2
     assert "data set humaneval (openai/openai_humaneval) does not exist (at http" in found.line
     assert "--dataset code or articles" in found.line
+
+
+def test_any_data_set_of_the_hub_is_measured_and_a_split_that_it_lacks_is_refused_before_weights_are_read(
+    command: Command, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = Path(prompts(tmp_path / "words.jsonl", 4, 6, 5).removeprefix("jsonl:")).read_bytes()
+    with serving(Repo("some/set", {"main/test.jsonl": text}, kind="datasets")) as server:
+        use(server.url, tmp_path / "cache", monkeypatch)
+        done = command("run", *pair.options, "--dataset", "hf:some/set", *SMALL)
+        monkeypatch.setattr(loading, "load_model", None)
+        lacking = command("run", *pair.options, "--dataset", "hf:some/set:train", *SMALL)
+    assert done.code == 0, done.err
+    assert [(row["dataset"], row["dataset_revision"]) for row in done.table()] == [("hf:some/set", COMMIT)]
+    assert lacking.code == 2
+    assert "hf:some/set:train: name one of its configurations and splits, which are: main:test" in lacking.line
 
 
 # --- in processes of their own ----------------------------------------------------------------------------------------

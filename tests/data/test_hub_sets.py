@@ -3,18 +3,23 @@
 The clients are the real ones; the hub is a server on this machine.
 """
 
+import gzip
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
+from specbench import hub
 from specbench.data import sources
 from specbench.data.forms import ChatSettings
 from tests.support.chats import Spelled
 from tests.support.datafiles import complaint, load, texts
-from tests.support.hub import Fault, HubServer, Repo, Serve, data_repo, official, rows, serving, use
+from tests.support.hub import COMMIT, Fault, HubServer, Repo, Serve, data_repo, official, rows, serving, use
 
 PINNED = {
     "humaneval": (
@@ -23,10 +28,24 @@ PINNED = {
         "openai_humaneval/test-00000-of-00001.parquet",
     ),
     "xsum": ("EdinburghNLP/xsum", "30802a38d3f89b2fa8f19276008459e8c2b8b8e6", "data/test-00000-of-00001.parquet"),
+    "gsm8k": ("openai/gsm8k", "740312add88f781978c0658806c59bc2815b9866", "main/test-00000-of-00001.parquet"),
+    "cnn_dailymail": (
+        "abisee/cnn_dailymail",
+        "96df5e686bee6baa90b8bee7c28b81fa3fa6223d",
+        "3.0.0/test-00000-of-00001.parquet",
+    ),
+    "alpaca": (
+        "tatsu-lab/alpaca",
+        "dce01c9b08f87459cf36a430d809084718273017",
+        "data/train-00000-of-00001-a09b74b3ef9c3b56.parquet",
+    ),
 }
 FIRST = {
     "humaneval": "def add_0(a: int, b: int) -> int:\n    ",
     "xsum": "Article: It rained in town 0 for a day.\nSummary:",
+    "gsm8k": "What is 0 plus one?",
+    "cnn_dailymail": "Article: It snowed in town 0 all week.\nSummary:",
+    "alpaca": "Translate 0.\n\none 0",
 }
 
 
@@ -56,6 +75,134 @@ def test_one_file_is_fetched_at_one_commit_and_then_lies_in_the_cache(serve: Ser
     server.log.clear()
     assert texts(load(name)) == texts(found)
     assert server.log == []
+
+
+def test_another_name_is_the_same_data_set(serve: Serve) -> None:
+    serve(official("cnn_dailymail"))
+    assert load("cnn_dm") == load("cnn_dailymail")
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "said"),
+    [
+        ("gsm8k", "text", "What is 0 plus one?"),
+        ("cnn_dailymail", "summarize-instruct-1", "Summarize: It snowed in town 0 all week."),
+        ("alpaca", "instruction-input-1", "Translate 0.\n\none 0"),
+    ],
+)
+def test_questions_and_instructions_are_messages_to_a_chat_model(serve: Serve, name: str, form: str, said: str) -> None:
+    serve(official(name))
+    found = load(name, chat=ChatSettings(Spelled()))
+    assert (found.form, found.prompts[0].text, found.applied is not None) == (form, said, True)
+
+
+# --- any data set -----------------------------------------------------------------------------------------------------
+
+
+def rows_of(*texts: str, column: str = "question") -> bytes:
+    return "".join(json.dumps({column: text}) + "\n" for text in texts).encode()
+
+
+def some(*names: str, **files: bytes) -> Repo:
+    """A repository with tables that hold their names, and other files."""
+    tables = {name: rows_of(name) for name in names}
+    return Repo("some/set", {"README.md": b"Rows.\n", ".gitattributes": b"", **tables, **files}, kind="datasets")
+
+
+TWO = ("main/test.jsonl", "main/train.jsonl", "extra/train.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "files", "read"),
+    [
+        ("hf:some/set", ["train.jsonl", "test.jsonl"], ["test.jsonl"]),
+        ("hf:some/set", ["data/train.jsonl"], ["data/train.jsonl"]),
+        ("hf:some/set", ["data/odd.jsonl"], ["data/odd.jsonl"]),
+        ("hf:some/set:main", TWO, ["main/test.jsonl"]),
+        ("hf:some/set:test", TWO, ["main/test.jsonl"]),
+        ("hf:some/set:extra", TWO, ["extra/train.jsonl"]),
+        ("hf:some/set:main:train", TWO, ["main/train.jsonl"]),
+        ("hf:some/set:train", ["train.jsonl", "de/train.jsonl"], ["train.jsonl"]),
+        (
+            "hf:some/set:train",
+            ["data/train-00001-of-00002.jsonl", "data/train-00000-of-00002.jsonl", "data/train_a-00000-of-00001.jsonl"],
+            ["data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl"],
+        ),
+        ("hf:some/set:b:test", ["a/test/0000.jsonl", "b/test/0000.jsonl"], ["b/test/0000.jsonl"]),
+        ("hf:some/set", ["infos.json", "test.jsonl"], ["test.jsonl"]),
+    ],
+)  # fmt: skip
+def test_a_split_of_any_data_set_is_read(serve: Serve, dataset: str, files: list[str], read: list[str]) -> None:
+    server = serve(some(*files))
+    found = load(dataset)
+    assert (texts(found), found.name, found.revision) == (read, dataset, COMMIT)
+    tables = {one.path for one in server.requests(f"*/resolve/{COMMIT}/*") if "README" not in one.path}
+    assert tables == {f"/datasets/some/set/resolve/{COMMIT}/{file}" for file in read}
+
+
+def test_parquet_and_packed_files_are_read(serve: Serve) -> None:
+    file = sources.HubFile("some/set", COMMIT, "main/test-00000-of-00001.parquet")
+    serve(
+        data_repo(file, [{"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "x"}]}])
+    )
+    assert texts(load("hf:some/set:main:test")) == ["hello"]
+    packed = gzip.compress(rows_of("in gzip", column="problem"))
+    serve(Repo("other/set", {"test.jsonl.gz": packed}, kind="datasets"))
+    assert texts(load("hf:other/set")) == ["in gzip"]
+
+
+def test_it_is_read_without_the_hub_once_it_is_in_the_cache(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve(some("test.jsonl"))
+    found = load("hf:some/set")
+    monkeypatch.setattr(hub, "_ANSWERS", {})
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    server.log.clear()
+    assert (load("hf:some/set"), load(f"hf:some/set@{COMMIT}").revision, server.log) == (found, COMMIT, [])
+    assert "run `hf download some/other --repo-type dataset` where there is a network" in complaint("hf:some/other")
+
+
+def test_a_file_that_came_alone_is_enough(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(some("main/test.jsonl"))
+    huggingface_hub.hf_hub_download("some/set", "main/test.jsonl", repo_type="dataset", revision=COMMIT)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert texts(load(f"hf:some/set:main:test@{COMMIT}")) == ["main/test.jsonl"]
+
+
+def test_a_revision_is_a_commit_a_branch_or_a_tag(serve: Serve) -> None:
+    other = "f" * 40
+    serve(replace(some("main/test/0000.jsonl"), branches={"refs/convert/parquet": other, "v2": other}))
+    for revision in ("refs/convert/parquet", "v2", other):
+        assert load(f"hf:some/set:main:test@{revision}").revision == other
+    assert load(f"hf:some/set@{COMMIT}").revision == COMMIT
+    assert "has no revision v3: see http" in complaint("hf:some/set@v3")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "files", "said"),
+    [
+        ("hf:some/set", TWO, "name one of its configurations and splits, which are: extra:train, main:test, main"),
+        ("hf:some/set:train", TWO, "which are: extra:train, main:test, main:train"),
+        ("hf:some/set:nope", TWO, "data set hf:some/set:nope: name one of its configurations and splits, which are:"),
+        ("hf:some/set", ["a.jsonl", "b.jsonl"], "which are: a, b"),
+        ("hf:some/set", ["set.py", "data.zip"], "has no files of parquet, JSON lines or CSV: add @refs/convert"),
+        ("hf:some/none", TWO, "data set hf:some/none (some/none) does not exist (at http"),
+    ],
+)  # fmt: skip
+def test_what_a_data_set_lacks_is_one_line(serve: Serve, dataset: str, files: list[str], said: str) -> None:
+    serve(some(*files))
+    assert said in complaint(dataset)
+
+
+def test_a_large_split_is_not_fetched_and_columns_are_named(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve(some(**{"test.jsonl": rows_of("x", column="odd"), "train.jsonl": rows_of("x" * 1000)}))
+    assert "choose --column from its own: odd" in complaint("hf:some/set")
+    assert texts(load("hf:some/set", column="odd")) == ["x"]
+    monkeypatch.setattr(sources, "LARGEST", 500)
+    assert "has 1,017 bytes, more than 500 bytes: choose another split" in complaint("hf:some/set:train")
+    assert server.requests("*/train.jsonl") == []
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
 def test_no_request_for_telemetry_is_sent(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from specbench import hub
 from specbench.data.longtext import LENGTH, cut, long_rows
-from specbench.data.sources import LONG, PG19
+from specbench.data.sources import LONG, PG19, is_known
 from specbench.hub import Repository
 from tests.support.datafiles import bytes_of, complaint, jsonl, load, parquet, texts
 
@@ -134,3 +134,7 @@ def test_sets_that_are_made_to_a_length_take_it_from_the_context_and_what_cannot
     data = jsonl(tmp_path / "a.jsonl", {"text": "alone"})
     assert "has one text and no others to fill a context of 50 tokens" in complaint(data, context=50)
     assert "--context 500 is too long for these models: at most 400" in complaint("code", context=500, longest=400)
+
+
+def test_a_length_may_be_left_to_the_context() -> None:
+    assert all(is_known(kind) and is_known(f"{kind}:512") for kind in LONG)

@@ -27,6 +27,12 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
         ({"question_id": 81, "category": "writing", "turns": ["first", "second"]}, "first"),
         ({"text": "plain {text} {document}"}, "plain {text} {document}"),
         ({"text": "no", "document": "no", "prompt": "yes"}, "yes"),
+        ({"question": "one?", "answer": "two", "text": "no"}, "one?"),
+        ({"instruction": "Do.", "input": "this", "output": "no", "text": "no"}, "Do.\n\nthis"),
+        ({"instruction": "Do.", "input": " ", "output": "no"}, "Do."),
+        ({"problem": "one?", "solution": "no"}, "one?"),
+        ({"conversation": [{"role": "user", "content": "one?"}]}, "one?"),
+        ({"input": "one", "output": "no"}, "one"),
     ],
 )
 def test_the_column_is_found_by_its_name(tmp_path: Path, row: dict[str, object], text: str) -> None:
@@ -216,9 +222,9 @@ def test_the_real_files(file: str, rows: int, starts: str, categories: int, late
 
 
 def test_forms_and_columns_agree() -> None:
-    known = {**forms.PLAIN, **forms.SUMMARIZE, "prompt": forms.HUMANEVAL}
+    known = {**forms.PLAIN, **forms.INSTRUCTIONS, "prompt": forms.HUMANEVAL}
     assert set(known) < set(forms.COLUMNS)
     for column in known:
-        every = [form for form in (forms.PLAIN.get(column), forms.SUMMARIZE.get(column)) if form]
+        every = [form for form in (forms.PLAIN.get(column), forms.INSTRUCTIONS.get(column)) if form]
         assert all(f"{{{column}}}" in form.text for form in every)
     assert "{prompt}" in forms.HUMANEVAL.text

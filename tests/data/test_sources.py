@@ -11,6 +11,7 @@ from huggingface_hub import constants
 
 from specbench.data.loading import load_prompts
 from specbench.data.sources import parquet_rows
+from specbench.measure.grid import cells
 from tests.support.datafiles import complaint, jsonl, load, parquet, texts, write
 
 
@@ -131,11 +132,40 @@ def test_names_that_are_no_file(tmp_path: Path) -> None:
 def test_unknown_names_come_with_close_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "did you mean humaneval?" in complaint("HumanEvl")
     assert "did you mean jsonl:x.json?" in complaint("json:x.json")
-    assert "there are: code, articles, humaneval, xsum, mt_bench, jsonl:PATH" in complaint("\x1b[31mzzz")
+    assert "there are: code, articles, humaneval, xsum, mt_bench, gsm8k, cnn_dailymail" in complaint("\x1b[31mzzz")
     assert "unknown data set" in complaint("")
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "mine.jsonl.gz", "{}")
-    assert "did you mean jsonl:mine.jsonl.gz?" in complaint("mine.jsonl.gz")
+    write(tmp_path / "mine.md", "one")
+    assert "did you mean text:mine.md?" in complaint("mine.md")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "full"),
+    [
+        ("a.jsonl", '{"prompt": "one"}', "jsonl:a.jsonl"),
+        ("a.JSONL.gz", '{"prompt": "one"}', "jsonl:a.JSONL.gz"),
+        ("a.json", '{"prompt": "one"}', "jsonl:a.json"),
+        ("a:b.csv", "prompt\none", "csv:a:b.csv"),
+        ("a.txt", "one", "text:a.txt"),
+    ],
+)
+def test_a_path_is_read_as_its_ending_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str, full: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert f"no such file: {name}" in complaint(name) or ":" in name
+    (tmp_path / name).write_bytes(gzip.compress(content.encode()) if name.endswith("gz") else content.encode())
+    found = load(name)
+    assert (found.name, texts(found)) == (full, ["one"])
+    assert [spec.dataset for spec in cells({"dataset": name, "k": 2})] == [full]
+
+
+def test_a_path_is_a_path_of_parquet_too_and_spec_bench_is_one(tmp_path: Path) -> None:
+    parquet(tmp_path / "a.parquet", {"text": "one"})
+    assert texts(load(str(tmp_path / "a.parquet"))) == ["one"]
+    row = {"question_id": 81, "category": "writing", "turns": ["one", "two"]}
+    (prompt,) = load(f"spec_bench{jsonl(tmp_path / 'question.jsonl', row).removeprefix('jsonl')}").prompts
+    assert (prompt.id, prompt.category, prompt.text) == ("81", "writing", "one")
 
 
 def test_a_file_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

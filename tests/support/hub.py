@@ -68,6 +68,14 @@ def shipped(target: str, draft: str) -> list[Repo]:
 ROWS = {  # with the columns of the official files; the texts are ours
     "humaneval": {"prompt": "def add_{n}(a: int, b: int) -> int:\n    ", "task_id": "{n}", "test": ""},
     "xsum": {"document": "It rained in town {n} for a day.", "summary": "summary/{n}", "id": "id/{n}"},
+    "gsm8k": {"question": "What is {n} plus one?", "answer": "More than {n}. #### {n}1"},
+    "cnn_dailymail": {"article": "It snowed in town {n} all week.", "highlights": "Snow in {n}.", "id": "cnn/{n}"},
+    "alpaca": {
+        "instruction": "Translate {n}.",
+        "input": "one {n}",
+        "output": "un",
+        "text": "Below … ### Response:\nun",
+    },
 }
 
 
@@ -138,7 +146,8 @@ class Hub:
         repo = self.repos.get((parts["kind"] or "models", parts["id"]))
         if repo is None or (repo.private and token not in repo.readers):  # it does not tell a private one from none
             return refusal(401) if token is None else refusal(404, "RepoNotFound")
-        known = {"": repo.commit, "main": repo.commit, repo.commit: repo.commit, **repo.branches}
+        commits = {one: one for one in (repo.commit, *repo.branches.values())}
+        known = {"": repo.commit, "main": repo.commit, **commits, **repo.branches}
         if (commit := known.get(parts["rev"])) is None:
             return refusal(404, "RevisionNotFound")
         if parts.get("what") == "tree":
