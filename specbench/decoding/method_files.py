@@ -1,6 +1,8 @@
 """Method files: where they are, what they say, and the words in them. Must not know torch: a list of them is quick."""
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +15,8 @@ from specbench.spec import CHOOSING
 from specbench.wording import first_line, near
 
 HEADER = {"summary", "paper", "lossless", "method"}
+PART = "part"  # in the place of `method`: a drafter, in a chain that is judged as usual
+OF_A_FILE = re.compile(r"([\w./ -]+\.py):(\w+)")  # how a method file names a class of a Python file
 JUDGING = ("Speculate", "Cascade")  # parts that judge
 LEARNS = "Distilled"  # the part that changes what it drafts with
 OPTIONS = ("k", "schedule")  # words that stand for --k and --schedule
@@ -28,7 +32,12 @@ def methods() -> dict[str, Path]:
 
 def read_method(name: str) -> dict[str, Any]:
     """The content of a method file: one that ships, by name or by that of an engine, or any other, by its path."""
-    path = methods().get(SYNONYMS.get(name, name), Path(name))
+    path = path_of(name)
+    if re.search(r"\.py(:.*)?$", name):
+        raise UsageError(
+            f"--method {name}: a method is a YAML file, which names the class: part: {path.name.split(':')[0]}:CLASS "
+            "(specbench new-method NAME writes both files)"
+        )
     if name == CHOOSING:
         raise UsageError(f"--method {CHOOSING} chooses while a run is measured: name a method here")
     if not path.exists():
@@ -45,10 +54,35 @@ def read_method(name: str) -> dict[str, Any]:
         raise UsageError(f"cannot read the method {path}: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"{path}: not readable as YAML: {first_line(error)}") from None
-    if not isinstance(content, dict) or set(content) != HEADER:
-        raise UsageError(f"{path}: a method file has exactly the keys {', '.join(sorted(HEADER))}")
-    check_header(path, content)
-    return content
+    return whole(path, content)
+
+
+def path_of(name: str) -> Path:
+    """Where a method file is: one that ships, by name or by that of an engine, or any other, by its path."""
+    return methods().get(SYNONYMS.get(name, name), Path(name))
+
+
+def whole(path: Path, content: Any) -> dict[str, Any]:
+    """A method file with all keys, those that may be left out in their usual meaning. UsageError for a wrong one."""
+    found = dict(content) if isinstance(content, dict) else {}
+    if unknown := [str(key) for key in found if key not in {*HEADER, PART}]:
+        meant = near(unknown[0], {*HEADER, PART}) or ": the keys are summary, paper, lossless, and method or part"
+        raise UsageError(f"{path}: unknown key {unknown[0][:60]!r}{meant}")
+    missing = [key for key in ("summary", "lossless") if key not in found]
+    missing += ["method or part"] * (not found.keys() & {"method", PART})
+    if missing:
+        raise UsageError(
+            f"{path} lacks {' and '.join(missing)}: `specbench new-method NAME` writes a whole method file"
+        )
+    if PART in found:
+        if "method" in found:
+            raise UsageError(f"{path} has both method and part: part is a drafter in an ordinary chain; leave out one")
+        drafter = found.pop(PART)
+        drafter = {drafter: {"k": "k"}} if isinstance(drafter, str) else drafter
+        found["method"] = {"Speculate": {"drafter": drafter, "model": "target", "verifier": "Rejection"}}
+    found.setdefault("paper", "unpublished")
+    check_header(path, found)
+    return found
 
 
 def check_header(path: Path, content: Mapping[str, Any]) -> None:
@@ -63,6 +97,38 @@ def check_header(path: Path, content: Mapping[str, Any]) -> None:
 def parsed(text: str) -> Any:
     """What stands in a YAML text; reading one takes longer than building a method from it."""
     return parsed_yaml(text)
+
+
+# --- Python files -----------------------------------------------------------------------------------------------------
+# Method files of users may name classes of Python files: part: my.py:MyDrafter. Here nothing of these is executed.
+
+
+def python_files(name: str) -> list[Path]:
+    """The Python files that a method names, as it is written from the folder of the method file."""
+    named = OF_A_FILE.findall(repr(read_method(name)["method"]))  # parts are keys or values, at any depth
+    return list(dict.fromkeys(path_of(name).parent / file for file, _ in named))
+
+
+def read_code(file: Path) -> bytes:
+    """The content of a Python file. UsageError where it cannot be read."""
+    try:
+        return read_whole(file, LARGEST_YAML)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}, which a method file names: {error.strerror}") from None
+
+
+def content_sha256(names: Iterable[str]) -> str:
+    """What identifies the methods of users among these: a hash of their compositions and of the Python files that
+    they name; "" of methods that ship or that a package adds."""
+    parts = []
+    for name in names:
+        if SYNONYMS.get(name, name) not in methods():
+            parts.append(repr(read_method(name)["method"]).encode())
+            parts += map(read_code, python_files(name))
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16] if parts else ""
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
 
 
 def needs(name: str) -> set[str]:

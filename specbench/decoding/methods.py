@@ -3,8 +3,9 @@
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
-from inspect import Parameter, signature
+from dataclasses import dataclass, field, is_dataclass, replace
+from inspect import Parameter, isfunction, signature
+from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from specbench import plugins
@@ -22,7 +23,7 @@ from specbench.decoding.drafters.select import Finder, Select
 from specbench.decoding.drafters.swift import Skippable, Swift
 from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Independent, Planned, Top
 from specbench.decoding.loop import Speculate
-from specbench.decoding.method_files import read_method, words
+from specbench.decoding.method_files import OF_A_FILE, path_of, read_code, read_method, words
 from specbench.decoding.protocols import Apprentice, Drafter, Model, Network, Ranker, Verifier
 from specbench.decoding.timing import EVERYWHERE, Laps, Spans
 from specbench.decoding.tokens import ROOT, Parent
@@ -31,6 +32,7 @@ from specbench.decoding.verifiers.lossy import Lenient, Relaxed, Typical
 from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.decoding.views import Retrieval, Streaming
 from specbench.errors import UsageError
+from specbench.wording import first_line
 
 # --- build ------------------------------------------------------------------------------------------------------------
 # Compositions → objects: one short recursion over nested YAML.
@@ -44,6 +46,7 @@ class Place:
 
     around: what is put around a drafter by the name of its model. judge:
     the model, as the file names it, that judges what is drafted here.
+    folder: that of the file, from which it names Python files.
     """
 
     path: str
@@ -52,6 +55,7 @@ class Place:
     outermost: bool = False
     around: Around = field(default_factory=dict)
     judge: Any = None
+    folder: Path = Path()
 
     @property
     def where(self) -> str:
@@ -62,7 +66,7 @@ class Place:
         drafts for a part that judges reports its phases as parts of the draft."""
         drafts = key == "drafter" and "verifier" in fields
         below = self.clock.under("draft") if self.clock is not None and drafts else self.clock
-        return Place(f"{self.where}.{key}", below, around=self.around, judge=self.judge)
+        return replace(self, path=f"{self.where}.{key}", clock=below, name="", outermost=False)
 
 
 def build(
@@ -83,9 +87,8 @@ def build(
     """
     schedule = schedule or Constant()
     values: dict[str, Any] = {**models, "k": k, "schedule": schedule, "thinking": thinking}
-    method = _part(
-        read_method(name)["method"], Place(f"{name}: method", clock, outermost=True, around=around or {}), values
-    )
+    place = Place(f"{name}: method", clock, outermost=True, around=around or {}, folder=path_of(name).parent)
+    method = _part(read_method(name)["method"], place, values)
     if not schedule.static and "schedule" not in words(name, "schedule"):
         raise UsageError(
             f"{name}: the method has no place for a schedule (the word `schedule` in its file): "
@@ -118,10 +121,8 @@ def _part(value: Any, place: Place, values: Mapping[str, Any]) -> Any:
 
 def _object(name: str, arguments: Any, place: Place, values: Mapping[str, Any]) -> Any:
     where = place.where
-    made = PARTS.get(name) or (plugins.load(plugins.PARTS, name) if name in added() else None)
-    if made is None:
-        known_parts = [*sorted(PARTS), *added(), *values]
-        raise UsageError(f"{where}: unknown part {name!r}; known are {', '.join(known_parts)}")
+    made = known_part(name, place, values)
+    refused = Exception if OF_A_FILE.fullmatch(name) else ValueError
     known = dict(signature(made).parameters)
     timed = known.pop("clock", None) is not None and place.clock is not None
     _check_fields(name, arguments, known, where)
@@ -130,8 +131,10 @@ def _object(name: str, arguments: Any, place: Place, values: Mapping[str, Any]) 
     elif "judge" in arguments and arguments["judge"] != place.judge:
         raise UsageError(f"{where}.judge: expected the model that judges its drafts, {place.judge}")
     built = {key: _part(part, place.field(key, known), values) for key, part in arguments.items()}
-    types = get_type_hints(made)
+    types = types_of(made, where)
     for key, part in built.items():
+        if key not in types:
+            raise UsageError(f"{where}.{key}: its type is not known: write it in the class, as in `{key}: int`")
         check(types[key], part, f"{where}.{key}")
     if "verifier" in built:
         check_judged(built["verifier"], built["drafter"], where)
@@ -140,8 +143,31 @@ def _object(name: str, arguments: Any, place: Place, values: Mapping[str, Any]) 
     try:
         part = made(**built, **({"clock": place.clock} if timed else {}))
         return place.around[arguments["model"]](part) if wrapped(arguments, place) else part
-    except ValueError as error:  # of a number that the part itself refuses
-        raise UsageError(f"{where}: {error}") from None
+    except refused as error:  # of a number that the part itself refuses
+        raise UsageError(f"{where}: {first_line(error)}") from None
+
+
+def known_part(name: str, place: Place, values: Mapping[str, Any]) -> Callable[..., Any]:
+    """The part of this name: one of ours, of another package, or a class of a Python file. UsageError for none."""
+    if found := OF_A_FILE.fullmatch(name):
+        file = place.folder / found[1]
+        return plugins.class_of(file, read_code(file), found[2])
+    if name in PARTS:
+        return PARTS[name]
+    if name in added():
+        theirs: Callable[..., Any] = plugins.load(plugins.PARTS, name)
+        return theirs
+    known = ", ".join([*sorted(PARTS), *added(), *values])
+    raise UsageError(f"{place.where}: unknown part {name!r}; known are {known}, and FILE.py:CLASS")
+
+
+def types_of(made: Callable[..., Any], where: str) -> dict[str, Any]:
+    """The types of the fields of a part, as its class says them, or as what makes it does."""
+    plain = isinstance(made, type) and not is_dataclass(made)
+    try:
+        return get_type_hints(made.__init__ if plain else made)
+    except Exception as error:  # a name that the file of a user does not have
+        raise UsageError(f"{where}: the types of its fields: {first_line(error)}") from None
 
 
 def wrapped(arguments: Mapping[str, Any], place: Place) -> bool:
@@ -202,11 +228,12 @@ KINDS: dict[Any, str] = {
     Spans: "at_nodes",
     Apprentice: "drawing_from",
 }
-# and what it must declare
+# and what it must declare; what else it must do
 DECLARED = {
     kind: [*kind.__annotations__, *(name for name, one in vars(kind).items() if isinstance(one, property))]
     for kind in KINDS
 }
+DOES = {kind: [name for name, one in vars(kind).items() if isfunction(one) and name[0] != "_"] for kind in KINDS}
 
 
 def check(kind: Any, part: Any, where: str) -> None:
@@ -235,11 +262,14 @@ def check_part(kind: Any, part: Any, where: str) -> None:
     if not hasattr(part, KINDS[kind]):
         known = ", ".join(sorted(key for key, one in PARTS.items() if hasattr(one, KINDS[kind])))
         choice = f": choose one of {known}" if known else ""
-        raise UsageError(f"{where}: expected a {name}, found {shown(part)}{choice}")
+        lacking = "" if repr(part) == shown(part) else f", which has no {KINDS[kind]}"
+        raise UsageError(f"{where}: expected a {name}, found {shown(part)}{lacking}{choice}")
     if missing := [one for one in DECLARED[kind] if not hasattr(part, one)]:
         raise UsageError(
             f"{where}: {shown(part)} does not declare {', '.join(missing)}: a {name} says so before it is used"
         )
+    if missing := [one for one in DOES[kind] if not callable(getattr(part, one, None))]:
+        raise UsageError(f"{where}: {shown(part)} has no {', '.join(missing)}, which a {name} must have")
     if kind is Apprentice:
         check_part(Network, part.model, f"{where}.model")
 

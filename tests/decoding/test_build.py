@@ -86,6 +86,7 @@ def test_the_methods_of_this_version_ship() -> None:
 def test_a_shipped_method_says_what_it_is(name: str) -> None:
     content = read_method(name)
     assert set(content) == HEADER
+    assert content["paper"] != "unpublished"
     assert all(len(content[key]) > 10 for key in ("summary", "paper"))
     assert "target" in needs(name)
 
@@ -152,9 +153,13 @@ def test_a_file_of_ones_own_nests_and_shares_the_clock(tmp_path: Path) -> None:
     [
         (b"method: [1,", "not readable as YAML"),
         (b"\xff\xfe\x00", "not readable as YAML"),
-        (b"- a list", "exactly the keys lossless, method, paper, summary"),
-        (b"method: NoDraft", "exactly the keys lossless, method, paper, summary"),
-        (b"", "exactly the keys lossless, method, paper, summary"),
+        (b"- a list", "lacks summary and lossless and method or part: `specbench new-method NAME` writes"),
+        (b"method: NoDraft", "lacks summary and lossless: "),
+        (b"summary: mine\npaper: none\nmethod: NoDraft", "lacks lossless: "),
+        (b"", "lacks summary and lossless and method or part"),
+        (b"{summary: mine, losless: true, part: a}", "unknown key 'losless' (did you mean lossless?)"),
+        (b"{summary: mine, colour: red}", "unknown key 'colour': the keys are summary, paper, lossless, and method"),
+        (b"{summary: mine, lossless: true, part: a, method: b}", "has both method and part: part is a drafter"),
     ],
 )
 def test_a_wrong_file_is_refused_by_name(tmp_path: Path, content: bytes, said: str) -> None:
@@ -163,7 +168,7 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, content: bytes, said: s
     with pytest.raises(UsageError) as caught:
         build(str(file), {"target": TARGET}, 4)
     message = str(caught.value)
-    assert message.startswith(f"{file}: ")
+    assert message.startswith(f"{file}")
     assert said in message
     assert "\n" not in message
 

@@ -13,6 +13,7 @@ from tests.support.laws import EXACT, block_error
 from tests.support.toys import Toy, random_pair
 
 ROWS = yaml.safe_load((Path(__file__).parents[1] / "refusals" / "method_files.yaml").read_text())
+CLASSES = ROWS.pop("class")
 REFUSED = [(place, part, said) for place, rows in ROWS.items() for part, said in rows]
 MODELS = {name: Toy(table) for name, table in zip(("target", "draft"), random_pair(0, 2, 4), strict=True)}
 
@@ -43,6 +44,15 @@ def check_refused(name: str, said: str, **more: Any) -> None:
 @pytest.mark.parametrize(("place", "part", "said"), REFUSED, ids=[f"{place}: {said}" for place, _, said in REFUSED])
 def test_a_wrong_part_is_refused_by_file_path_and_choice(place: str, part: Any, said: str, tmp_path: Path) -> None:
     check_refused(written(tmp_path, place, part), said)
+
+
+@pytest.mark.parametrize(("code", "said"), CLASSES, ids=[said for _, said in CLASSES])
+def test_a_wrong_class_of_a_python_file_is_refused_in_one_line(code: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(code)
+    with pytest.raises(UsageError) as caught:
+        build(written(tmp_path, "drafter", {"own.py:Mine": {"k": "k"}}), MODELS, 4)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 TREES = {
