@@ -95,8 +95,8 @@ def sweep_k(given: Given) -> None:
 
 
 @options(
-    ..., "limit", "max_new_tokens", "device", *URLS, "engine_option", *MEASURING, "executor", "yes", "resume",
-    "explain", *RESULTS,
+    ..., METHOD_LIST, "limit", "max_new_tokens", "device", *URLS, "engine_option", *MEASURING, "executor", "yes",
+    "resume", "explain", *RESULTS,
 )  # fmt: skip
 def sweep(given: Given, grid: Grid = None) -> None:
     """Measure every combination of a grid over pairs, methods, data sets, temperatures, dtypes and K.

@@ -19,7 +19,7 @@ import typer
 
 from specbench.cli.help import completed
 from specbench.errors import SpecbenchError, UsageError
-from specbench.jobs.parsing import with_lists, with_models
+from specbench.jobs.parsing import items, with_lists, with_models
 from specbench.results.named_runs import found_run
 from specbench.settings import Declared, Group, declared, group
 from specbench.show.text import Format
@@ -293,7 +293,9 @@ def typed_in(given: Given) -> dict[str, Any]:
         options = engine_options(given.get("engine_option"))
     except ValueError as error:
         raise UsageError(f"--engine-option: {error}") from error
-    return {"trust_remote_code": bool(given.get("trust_remote_code")), "urls": urls, "engine_options": options}
+    methods = (*items(given.get("method", [])), *(one.rpartition(":")[0] for one in items(given.get("choices", []))))
+    trusted = bool(given.get("trust_remote_code"))
+    return {"trust_remote_code": trusted, "urls": urls, "engine_options": options, "methods": methods}
 
 
 def shared_out() -> dict[str, int]:
@@ -307,12 +309,12 @@ def shared_out() -> dict[str, int]:
 
 def go_on(settings: dict[str, Any], given: Given) -> None:
     """Continue a run; its own settings hold, but for a larger limit, which adds prompts to it. That its code may run,
-    and that its servers get the key, must be said anew."""
+    which methods run code, and that its servers get the key, must be said anew."""
     from specbench.jobs.output import output_of
     from specbench.jobs.resume import Typed, resume
 
     output, limit = output_of(settings, given), settings.pop("limit", None)
-    if others := settings.keys() - {"trust_remote_code", "engine_option", *URLS}:
+    if others := settings.keys() - {"trust_remote_code", "engine_option", "method", *URLS}:
         name = min(others).replace("_", "-")
         raise UsageError(f"--resume takes all settings from the run that it continues: leave out --{name}")
     resume(found_run(given["resume"]), output, given.get("executor", "local"), limit, Typed(**typed_in(given)))

@@ -15,6 +15,7 @@ import torch
 
 from specbench.backends.engines.client import KEY, api_key
 from specbench.backends.engines.server import NAME
+from specbench.decoding.method_files import content_sha256, python_files
 from specbench.errors import UsageError
 from specbench.jobs.cluster import Spread
 from specbench.jobs.output import Output
@@ -29,7 +30,7 @@ from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.folder import RunFolder
 from specbench.results.machine import environment
 from specbench.results.reading import DESCRIPTION, Run, read_run
-from specbench.spec import Options, RunSpec, read
+from specbench.spec import Options, RunSpec, methods_of, read
 from specbench.wording import clean, clean_path
 
 ENDED = Failure("skipped", "")  # of a pair whose cells have all ended before; no cell shows it
@@ -46,11 +47,12 @@ NAMES = re.compile(r"[/\\:{\[]|[a-z_]\.", re.I)
 
 @dataclass(frozen=True)
 class Typed:
-    """What the command line itself says, or the call of a function: that code may run, and the servers' URLs."""
+    """What the command line itself says, or the call of a function: that code may run, the servers' URLs, methods."""
 
     trust_remote_code: bool = False
     urls: tuple[str, ...] = ()
     engine_options: Options = ()
+    methods: tuple[str, ...] = ()
 
 
 NOTHING = Typed()
@@ -130,6 +132,8 @@ def same_ground(description: Mapping[str, Any], pair: Prepared, past: Past) -> N
     # A grid may have a second device; run.json holds the fingerprint of the first.
     names = VERSIONS if before.get("device") != today["device"] else (*VERSIONS, "fingerprint")
     refuse_other(before, today, names)
+    for cell in past.values():
+        refuse_changed(cell, pair.specs)
     for spec in pair.specs:
         refuse_elsewhere(past.get(spec), today)
         if spec in past and past[spec].resolved["prompts_sha256"] != pair.prompts[spec].sha256:
@@ -155,6 +159,17 @@ def refuse_elsewhere(cell: Cell | None, today: Mapping[str, Any]) -> None:
         raise UsageError(
             f"cell {cell.spec.key} was begun on {cell.resolved['node']}, another machine than this one: its numbers "
             "would mix; go on with --executor ray"
+        )
+
+
+def refuse_changed(cell: Cell, specs: Sequence[RunSpec]) -> None:
+    """UsageError where a method that has been measured with is to be measured with, and its files have changed."""
+    if not any(cell.spec.method == spec.method and cell.spec.choices == spec.choices for spec in specs):
+        return
+    if (now := content_sha256(methods_of(cell.spec))) != cell.resolved.get("method_sha256", now):
+        raise UsageError(
+            f"{clean(cell.spec.choices or cell.spec.method, 300)}, or a Python file that it names, has changed since "
+            "this run was begun: its numbers would mix; start a new run"
         )
 
 
@@ -237,6 +252,12 @@ def refuse_untyped(specs: Sequence[RunSpec], typed: Typed, file: str) -> None:
             f"{clean(file, 300)} gives an engine {clean(naming[0])}, which can name files or code, and no file may "
             f"decide that: add --engine-option {clean(naming[0])}"
         )
+    for method in dict.fromkeys(name for spec in specs for name in methods_of(spec) if name not in typed.methods):
+        if code := code_of(method):
+            raise UsageError(
+                f"{clean(file, 300)} has the method {clean(method, 300)}, which runs {clean_path(code[0])}, and that "
+                f"is not for a file to decide: look at the code, then add --method {clean(method, 300)}"
+            )
     named = {origin(url) for url in typed.urls}
     other = [origin(url) for url in servers(specs) if origin(url) not in named]
     if other and api_key():
@@ -254,10 +275,20 @@ def refuse_unused(specs: Sequence[RunSpec], typed: Typed) -> None:
     unused += [f"--engine-option {clean('='.join(one))}" for one in typed.engine_options if one not in given]
     if typed.trust_remote_code and not any(spec.trust_remote_code for spec in specs):
         unused.append("--trust-remote-code")
+    ours = {name for spec in specs for name in methods_of(spec) if code_of(name)}
+    unused += [f"--method {clean(name)}" for name in typed.methods if name not in ours]
     if unused:
         raise UsageError(
             f"the run that --resume continues has its own settings and no use for {unused[0]}: leave it out"
         )
+
+
+def code_of(method: str) -> list[Path]:
+    """The Python files that a method would run; none where the method cannot be read, whose cell will say why."""
+    try:
+        return python_files(method)
+    except UsageError:
+        return []
 
 
 def names_something(name: str, value: str) -> bool:

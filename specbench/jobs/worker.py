@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from specbench.decoding.method_files import content_sha256
 from specbench.errors import UsageError
 from specbench.jobs.cluster import Lost, Over, Seat
 from specbench.jobs.subprocess import Event, Telling
@@ -27,7 +28,7 @@ from specbench.measure.plan import prepared
 from specbench.measure.runner import local_units
 from specbench.models.checkpoints.names import install
 from specbench.models.execution import machine
-from specbench.spec import RunSpec
+from specbench.spec import RunSpec, methods_of
 from specbench.wording import first_line
 
 PATIENCE = 2.0  # seconds between two looks at which nodes there are
@@ -202,9 +203,11 @@ def measure(spec: RunSpec, past: Past, send: Callable[[Event], None]) -> None:
 
 
 def changed(pair: Pair, spec: RunSpec, past: Past) -> Failure | None:
-    """Why a cell cannot be gone on with at all: its prompts are others here."""
+    """Why a cell cannot be gone on with at all: its prompts or its method are others here."""
     if isinstance(pair, Unusable) or spec not in past or not past[spec].samples:
         return None
+    if (now := content_sha256(methods_of(spec))) != past[spec].resolved.get("method_sha256", now):
+        return Failure("partial", f"{spec.method} is not what it was begun with: start a new run")
     if past[spec].resolved.get("prompts_sha256") == pair.prompts[spec].sha256:
         return None
     return Failure("partial", f"the prompts of {spec.dataset} are not those that it was begun with: start a new run")

@@ -26,7 +26,7 @@ NAMED_ALWAYS = ("dataset", "method", "k", "schedule")  # settings in the name of
 COUNTS = ("rounds", "drafted", "tested", "accepted", "tokens", "baseline_tokens")
 HASHES = ("output_sha256", "baseline_output_sha256")
 OF_THE_BASELINE = ("baseline_tokens", "baseline_output_sha256")
-SAME = ("seed", "prompts_sha256", "dtype_resolved", "draft_dtype_resolved", "torch", "transformers")
+SAME = ("seed", "prompts_sha256", "method_sha256", "dtype_resolved", "draft_dtype_resolved", "torch", "transformers")
 RENEW = "if it is meant, make NEW the new baseline"
 
 Key = tuple[str, ...]

@@ -51,14 +51,16 @@ def resume(
     trust_remote_code: bool = False,
     urls: Sequence[str] = (),
     engine_option: Mapping[str, str] | None = None,
+    methods: Sequence[str] = (),
 ) -> Result:
     """Measure what a run that was killed or interrupted lacks; with a larger `limit`, give it more prompts.
 
     path: its folder or name. trust_remote_code: let code of its checkpoints run, where the run did;
     urls: its servers, if OPENAI_API_KEY may be sent to them; engine_option: its engine options that
-    name files or code. UsageError where that would mix machines or versions, or cannot be.
+    name files or code; methods: those of its method files that name Python files, which run here.
+    UsageError where that would mix machines or versions, or cannot be.
     """
-    typed = Typed(trust_remote_code, tuple(urls), engine_options(engine_option))
+    typed = Typed(trust_remote_code, tuple(urls), engine_options(engine_option), tuple(methods))
     return concluded(record_rest(found_run(Path(path)), Hearing(on_progress), executor, limit, typed))
 
 

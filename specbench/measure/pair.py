@@ -12,7 +12,7 @@ import torch
 from specbench.backends.base import Backend, Loading, networks_of, unseen
 from specbench.backends.roles import carries
 from specbench.data.prompts import PromptSet
-from specbench.decoding.method_files import drafts_with, nests
+from specbench.decoding.method_files import content_sha256, drafts_with, nests
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.fit import Fitting
 from specbench.measure.grid import AUTO
@@ -118,6 +118,7 @@ class Prepared:
         pair = resolved_pair(self.backend)
         carried = "" if spec.method == CHOOSING else carries(spec)
         drafting = {"drafted_by": drafted_by, "draft_cost_per": cost_per(spec, pair), "carries": carried}
+        drafting["method_sha256"] = content_sha256(methods_of(spec))
         memory = self.fitting.row(spec) | {"engine_notes": "; ".join(self.backend.notes(spec))}
         return {**self.prompts[spec].row(), **drafting, **pair, **memory, COSTS: own}
 
