@@ -65,6 +65,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Find and train drafts": {
         "tree": measuring.tree, "skip-layers": measuring.skip_layers, "design-draft": training.design_draft,
+        "new-method": machine.new_method,
     },
     "Set up": {"cache": machine.cache},
 }  # fmt: skip

@@ -1,7 +1,9 @@
-"""`specbench models`, `config`, `backend`, `cache` and `methods`: what this machine has and what a run would use."""
+"""`specbench models`, `config`, `backend`, `cache`, `methods` and `new-method`: what this machine has and can run."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +29,7 @@ from specbench.cli.options import (
 from specbench.decoding.method_files import methods as shipped_methods
 from specbench.decoding.method_files import needs, parameters, read_method
 from specbench.errors import UsageError
+from specbench.files import CONFIGS, replace_text, writing
 from specbench.jobs.parsing import USUAL, with_lists
 from specbench.models.checkpoints import names
 from specbench.models.execution.compile_cache import BOUND, clear, files_of, place, size_of
@@ -260,3 +263,30 @@ def method_row(name: str) -> dict[str, Any]:
 def in_brief(row: dict[str, Any]) -> dict[str, Any]:
     """What the list says: the method, marked where it is lossy, and what it does."""
     return {"name": row["name"] + " (lossy)" * (row["lossless"] != "yes"), "what it does": row["summary"]}
+
+
+TEMPLATE = CONFIGS / "new-method"
+OwnName = Annotated[str, typer.Argument(help="Letters, digits, - and _; the files are NAME.yaml and NAME.py.")]
+
+
+@options(...)
+def new_method(given: Given, name: OwnName) -> None:
+    """Write a method of your own to begin with: NAME.yaml and NAME.py, a drafter of 25 lines that runs as it is.
+
+    Examples:
+
+    specbench new-method mine
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][\w-]{0,99}", name, re.ASCII):
+        raise UsageError(f"{name[:60]!r} is no name for a method: use letters, digits, - and _, without an ending")
+    files = {Path(f"{name}{template.suffix}"): template for template in sorted(TEMPLATE.glob("drafter.*"))}
+    if there := [file for file in files if file.exists()]:
+        raise UsageError(f"{there[0]} is there already: choose another name")
+    with writing(f"the files of {name}", "go to a folder of your own"):
+        for file, template in files.items():
+            replace_text(file, template.read_text(encoding="utf-8").replace("drafter.py", f"{name}.py"))
+    typer.echo(
+        f"wrote {' and '.join(map(str, files))}: change propose, then\n"
+        f"  specbench run --method {name}.yaml\n"
+        f"  specbench verify --method {name}.yaml    (proves that it is lossless)"
+    )
