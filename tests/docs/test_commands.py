@@ -41,7 +41,8 @@ def arguments(words: list[str], folder: Path) -> list[str]:
     """A command of a page as it is called: placeholders replaced, with less work where that is not said."""
     name, *given = (str(run_folder(word, folder)) if word.endswith(">") else word for word in words[1:])
     tier = ("--tier", "eager") if name in MEASURES and "--tier" not in given else ()  # compiling takes half a minute
-    return [name, *given, *(() if "--resume" in given else (*LESS_WORK.get(name, ()), *tier))]
+    whole = "--resume" in given or (name, *given)[:2] == ("verify", "--method")  # the proofs alone take no such options
+    return [name, *given, *(() if whole else (*LESS_WORK.get(name, ()), *tier))]
 
 
 def parse(words: list[str]) -> Any:
