@@ -94,6 +94,11 @@ class Networks(Protocol):
         prompts are decoded in the rows of one batch with the method of a spec, step by step and untimed."""
         ...
 
+    def glance(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seed: int) -> list[Trace]:
+        """The first tokens after the prompts, decoded without the compiled
+        code of the tier: enough for a first estimate, not for a result."""
+        ...
+
     def gradless(self) -> AbstractContextManager[None]:
         """Without gradients; `prepare` takes care of it by itself."""
         ...

@@ -62,6 +62,7 @@ from specbench.theory.memory import Demand
 from specbench.theory.optimum import Costs
 
 NAME = "native"
+GLANCE = 32  # new tokens of a prompt of the first estimate
 
 
 def open_pair(specs: Sequence[RunSpec]) -> "Native":
@@ -240,6 +241,13 @@ class Native:
             method = self.method(spec, count, eager=True)
             decode(method, prompts, rng=self.source(spec, seeds), clock=count, **to)
         return count.row()
+
+    def glance(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seed: int) -> list[Trace]:
+        clock, new = clock_for(self.device), min(spec.max_new_tokens, GLANCE)
+        to: Any = {"new": new, "eos": self.eos(spec), "device": self.device, "clock": clock}
+        with self.gradless():
+            method, rng = self.method(spec, clock, eager=True), self.source(spec, [seed])
+            return [trace for prompt in prompts for trace in decode(method, [prompt], rng=rng, **to)]
 
     def source(self, spec: RunSpec, seeds: Sequence[int]) -> FromUniforms:
         return seeded(seeds, self.device, self.law(spec).certain, agreeing(spec))

@@ -25,7 +25,7 @@ HEADING = "Examples:"  # the paragraph above them there
 LONG = 30  # options; a command with more shows its own and the common ones of a run, unless all are requested
 COMMON = (
     "target", "draft", "dtype", "device", "dataset", "limit", "preset", "method", "k", "tier", "backend", "url",
-    "max_new_tokens", "temperature", "batch", "until_ci", "resume", "explain", "output_dir", "format", "help",
+    "max_new_tokens", "temperature", "batch", "until_ci", "quick", "resume", "explain", "output_dir", "format", "help",
 )  # fmt: skip
 RARE = {*RunSpec.model_fields, "executor", "yes", "config", "quiet", "verbose"} - {*COMMON}
 LATER = ("Look closer", "Find and train drafts", "Set up")  # panels of commands that `specbench --help` leaves out

@@ -46,7 +46,7 @@ RUN_METHOD, RUN_SAMPLING = (METHOD_LIST, K_LIST, *METHOD), ("max_new_tokens", TE
 RUN_OPTIONS = (*PAIR, *DATA, "preset", *RUN_METHOD, *RUN_SAMPLING, *EXECUTION, *MEASURING)
 
 
-@options(*RUN_OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS, lists=AXES)
+@options(*RUN_OPTIONS, "quick", "executor", "yes", "resume", "config", "explain", *RESULTS, lists=AXES)
 def run(given: Given) -> None:
     """Measure baseline and speculative decoding of a pair over prompts.
 
@@ -79,7 +79,7 @@ Grid = Annotated[Path | None, typer.Argument(help=HELP, autocompletion=beginning
 SWEEP_OPTIONS = (*PAIR, *DATA, "preset", METHOD_LIST, KS, "acceptance", *RUN_SAMPLING, *EXECUTION, *MEASURING)
 
 
-@options(*SWEEP_OPTIONS, "executor", "yes", "resume", "config", "explain", *RESULTS, lists=AXES)
+@options(*SWEEP_OPTIONS, "quick", "executor", "yes", "resume", "config", "explain", *RESULTS, lists=AXES)
 def sweep_k(given: Given) -> None:
     """Find the best lookahead K: every K on the same prompts and weights, interleaved, with one shared baseline.
 

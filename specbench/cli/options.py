@@ -26,6 +26,7 @@ from specbench.show.text import Format
 from specbench.spec import BASELINE, CHOOSING, RunSpec, engine_options
 
 MEASURE, SEARCH, OUTPUT = "Measuring", "Search", "Output"  # panels; the others are those of the settings
+QUICK = {"tier": "eager", "limit": 5, "max_new_tokens": 32, "warmup": 1}  # what --quick sets
 Given = Mapping[str, Any]  # the options of a command that were given, by name
 Command = Callable[..., None]
 
@@ -66,6 +67,8 @@ OWN = {
         Option("config", Path, OUTPUT, "YAML with the same keys; the command line wins.", ("--config", "-c")),
         Option("preset", str, "Method", "Settings of a published experiment, such as chen2023-xsum; all other options "
                "and --config win. The published numbers are shown beside the measured ones."),
+        Option("quick", bool, MEASURE, "Only a first estimate, in seconds: 5 prompts per data set, 32 new tokens, no "
+               "compiling.", absent=False),
         Option("executor", Literal["local", "process", "ray"], MEASURE, "local, process (every cell in a process of "
                "its own, so that a crash costs one cell) or ray (cells over the devices of a Ray cluster). "
                "Default: local."),
@@ -196,6 +199,7 @@ def launch(given: Given, axes: Collection[str] | None, **defaults: Any) -> None:
         if "resume" in given:
             go_on(settings, given)
             return
+        defaults |= QUICK if given.get("quick") else {}
         chosen = with_lists({**defaults, **shared_out(), **settings})
         refuse_lists(chosen, given, axes)
         from specbench.jobs.output import output_of
@@ -203,8 +207,8 @@ def launch(given: Given, axes: Collection[str] | None, **defaults: Any) -> None:
         output, cells = output_of(chosen, given), cells_of(chosen, given)
         from specbench.jobs import run  # it loads torch
 
-        defaults = "" if output.quiet else defaulted(chosen, cells)
-        run.start(cells, output, given.get("preset", ""), given.get("executor", "local"), defaults)
+        line = "" if output.quiet else defaulted(chosen, cells)
+        run.start(cells, output, given.get("preset", ""), given.get("executor", "local"), line)
     except SpecbenchError:
         if given["verbose"] > 1:
             traceback.print_exc()

@@ -30,6 +30,7 @@ from specbench.wording import clean, gigabytes, number_in, rows_said, tokens_sai
 
 REDRAW = 0.1  # seconds between two pictures: turns of a small model are shorter
 PLAIN = 30.0  # seconds between two lines where there is no terminal
+SECOND = 1.0  # between two drawings of the clock
 LONG = 5.0  # seconds after which an eager arm that is made ready is named; what is compiled is named at once
 HOUR = 3600.0  # the time left is reckoned from the turns of the last hour; of a large model one may take minutes
 ABSENT = "–"
@@ -145,6 +146,14 @@ def table(group: Mapping[RunSpec, Rolling]) -> Table:
 # --- what is drawn, and when ------------------------------------------------------------------------------------------
 
 
+class Repeating(Timer):
+    """Calls its function every so many seconds until it is cancelled."""
+
+    def run(self) -> None:
+        while not self.finished.wait(self.interval):
+            self.function(*self.args)
+
+
 class Display(Observer):
     """An observer that draws.
 
@@ -213,15 +222,26 @@ class Display(Observer):
         if spec is not None:
             self._look(machine.load_average() if self._known else None)  # a cluster measures elsewhere
             self._draw(f"preparing {arm_of(spec)}")
-        self._say_late(None if self._draws or self._quiet else spec)
+        self._say_late(None if self._quiet else spec)
+
+    def estimated(self, spec: RunSpec, speedup: float, prompts: int) -> None:
+        many = f"{prompts} prompts, not compiled yet"
+        self._say(f"first estimate, {name_of(spec)}: about {speedup:.1f}× ({many}: provisional)")
 
     def _say_late(self, spec: RunSpec | None) -> None:
-        """Name an arm once it is made ready and warmed up for long; None: no arm any more."""
+        """Name an arm once it is made ready and warmed up for long, on a terminal with a clock; None: no arm any more.
+
+        The thread has ended before anything is timed.
+        """
         if self._late is not None:
             self._late.cancel()
             self._late.join()
         self._late = None
-        if spec is not None and spec.tier != "eager":
+        if spec is not None and self._draws:
+            self._late = Repeating(SECOND, self._draw_clock, [spec, self._now()])
+            self._late.daemon = True
+            self._late.start()
+        elif spec is not None and spec.tier != "eager":
             self._say(f"preparing {name_of(spec)}")
         elif spec is not None:
             self._late = Timer(LONG, self._say, [f"preparing {name_of(spec)}, with its warm-up"])
@@ -270,6 +290,9 @@ class Display(Observer):
             self._progress.update(self._task, description=shown, total=self._total)
             self._picture(Group(self._progress, table(self._group)))
             self._drawn = self._now()
+
+    def _draw_clock(self, spec: RunSpec, began: float) -> None:
+        self._draw(f"preparing {arm_of(spec)}, {self._now() - began:.0f} s")
 
     def _picture(self, shown: RenderableType) -> None:
         self._live.update(shown, refresh=True)

@@ -18,13 +18,14 @@ from specbench.measure.group import Failure, Group, attempt
 from specbench.measure.lossless import losslessness_of
 from specbench.measure.order import seed_of, side
 from specbench.measure.sensors import Sensors
-from specbench.metrics import Trace
+from specbench.metrics import Trace, ratio
 from specbench.models.execution import machine
 from specbench.results.machine import Peak, Peaks
 from specbench.spec import BASELINE, CHOOSING, RunSpec, choices, parsed
 from specbench.theory.bandit import Arm, Bandit, Decoded
 
 Ids = Sequence[int]  # of the tokens of a prompt
+GLANCED = 3  # prompts of the first estimate
 
 
 @dataclass
@@ -70,6 +71,29 @@ def prepare(group: Group, backend: Backend, arms: Arms) -> None:
                 group.lose(arm, failure)
     group.resolve(backend.describe())
     group.preparing(None)
+
+
+def first_estimate(group: Group, backend: Backend) -> None:
+    """Report a first speedup to the observers before arms are compiled for a minute or more.
+
+    One cell and its baseline decode a few prompts without compiled code; the first one is decoded twice, as a warm-up.
+    """
+    spec = next((one for one in group.live if one.method not in (BASELINE, CHOOSING) and not carries(one)), None)
+    if spec is None or backend.describe().get("tier_resolved", "eager") == "eager" or machine.joined() > 1:
+        return
+    networks = backend.networks
+    if networks is None:
+        return
+    some = [prompt.ids for prompt in group.prompts.prompts[:GLANCED]]
+
+    def rate(one: RunSpec) -> float:
+        traces = networks.glance(one, [*some[:1], *some], one.seed)[1:]
+        return ratio(sum(len(trace.tokens) for trace in traces), sum(trace.seconds for trace in traces))
+
+    found = attempt(lambda: ratio(rate(spec), rate(group.baseline)))
+    if not isinstance(found, Failure) and found > 0:
+        for observer in group.observers:
+            observer.estimated(spec, found, len(some))
 
 
 def warm_up(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms: Arms) -> None:

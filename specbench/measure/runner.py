@@ -8,7 +8,7 @@ from typing import Protocol
 
 from specbench.backends.base import Backend
 from specbench.data.prompts import Prompt, next_turn
-from specbench.measure.course import Arms, compare_with_baseline, prepare
+from specbench.measure.course import Arms, compare_with_baseline, first_estimate, prepare
 from specbench.measure.group import (
     INTERRUPTED,
     Failure,
@@ -191,7 +191,7 @@ def measure_beside(
             bench, group = some[0][0], Group([job for _, job in some], observers, past)
             lanes.append(Lane(group, bench.backend, Arms(bench.backend.device, bench.sensors)))
         if stop is None:
-            stop = measure_groups(lanes)
+            stop = measure_groups(lanes, estimate=not (number or past))
             for lane in lanes:
                 for other in lanes if lane.group.aside else ():
                     if other is not lane:
@@ -206,12 +206,17 @@ def measure_beside(
     return cells, stop
 
 
-def measure_groups(lanes: Sequence[Lane]) -> KeyboardInterrupt | None:
-    """Measure what is left of some groups, turn by turn; an interrupt is returned, with what was measured kept."""
+def measure_groups(lanes: Sequence[Lane], estimate: bool = False) -> KeyboardInterrupt | None:
+    """Measure what is left of some groups, turn by turn; an interrupt is returned, with what was measured kept.
+
+    estimate: report a first estimate before anything is compiled.
+    """
     left = [lane for lane in lanes if lane.group.live]
     try:
         for lane in left:
             lane.group.begin()
+        for lane in left[:estimate]:
+            first_estimate(lane.group, lane.backend)
         for lane in left:
             prepare(lane.group, lane.backend, lane.arms)
         courses = [(lane, measured_turns(lane.group, lane.backend, lane.arms)) for lane in left]

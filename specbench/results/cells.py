@@ -232,6 +232,9 @@ class Observer:
     def preparing(self, spec: RunSpec | None) -> None:
         """An arm of the group is about to be made ready, which may take minutes of compiling; None: all are."""
 
+    def estimated(self, spec: RunSpec, speedup: float, prompts: int) -> None:
+        """A first estimate of the speedup from a few prompts, before the arms are compiled; it enters no result."""
+
     def turn(self, samples: Samples) -> None:
         """All arms have decoded the prompts of a turn."""
 

@@ -256,6 +256,29 @@ def test_an_eager_arm_is_named_once_it_takes_long(monkeypatch: pytest.MonkeyPatc
         assert set(threading.enumerate()) <= before, "no thread is left when something is timed"
 
 
+def test_the_first_estimate_is_one_line_that_says_what_it_is_worth() -> None:
+    stage = Stage()
+    with stage.display as display:
+        display.estimated(cell(sample("p1"), k=2).spec, 1.3127, 3)
+    assert stage.text == "first estimate, code chain K=2: about 1.3× (3 prompts, not compiled yet: provisional)\n"
+
+
+def test_a_terminal_shows_a_clock_while_an_arm_is_made_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, drawn = set(threading.enumerate()), threading.Event()
+    monkeypatch.setattr("specbench.jobs.progress.SECOND", 0.01)
+    stage, done = Stage(terminal=True), cell(sample("p1"), k=2, tier="compile")
+    with stage.display as display:
+        draw = display._draw_clock
+        monkeypatch.setattr(display, "_draw_clock", lambda *about: (draw(*about), drawn.set()))
+        display.begin([begun(done)], 1)
+        display.preparing(done.spec)
+        stage.seconds += 7
+        assert drawn.wait(60)
+        display.preparing(None)
+        assert set(threading.enumerate()) <= before, "no thread is left when something is timed"
+    assert re.search("preparing chain K=2, [07] s", stage.text)
+
+
 def test_a_terminal_names_the_arm_that_is_made_ready() -> None:
     stage = Stage(terminal=True)
     done = cell(sample("p1"), k=2, tier="compile")

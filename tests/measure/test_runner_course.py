@@ -1,6 +1,7 @@
 """When a cell ends: at a narrow interval, at the end of its prompts, or later, when a run is continued."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -8,9 +9,11 @@ from specbench.decoding.rounds import NonFiniteError
 from specbench.measure import group
 from specbench.measure.group import Failure, give_up
 from specbench.measure.runner import measure
+from specbench.metrics import Trace
 from specbench.results.statistics import Interval
+from specbench.spec import RunSpec
 from tests.support.faked_runs import failing, flat_scores, run
-from tests.support.measured import Call, FakeBackend, Witness, job
+from tests.support.measured import Call, FakeBackend, Witness, baseline_trace, job, method_trace
 
 # --- when the interval is narrow enough -------------------------------------------------------------------------------
 
@@ -39,6 +42,39 @@ def test_until_ci_looks_at_fixed_checkpoints_only(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(group, "speedup_of", lambda samples: looks.append(len(samples)) or wide)
     run(job(*named(110), until_ci=0.01))
     assert looks == [20, 30, 45, 67, 100]
+
+
+# --- the first estimate -----------------------------------------------------------------------------------------------
+
+
+class Compiling(FakeBackend):
+    """A backend that compiles, and that can decode without."""
+
+    def __post_init__(self) -> None:
+        self.networks = self
+
+    def describe(self) -> dict[str, Any]:
+        return {"tier_resolved": "compile"}
+
+    def glance(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seed: int) -> list[Trace]:
+        assert not self.calls, "before anything is prepared"
+        made = method_trace if spec.k else baseline_trace
+        return [made((4, 2, 0, 2)) for _ in prompts]
+
+
+def test_a_first_estimate_comes_before_anything_is_compiled_and_enters_no_result() -> None:
+    spec, seen = job("a", "b", "c", "d", k=4), Witness()
+    cells, _ = measure([spec], Compiling(), [seen])
+    plain, _ = measure([spec], FakeBackend(), [Witness()])
+    method, baseline = method_trace((4, 2, 0, 2)), baseline_trace((4, 2, 0, 2))
+    expected = (len(method.tokens) / method.seconds) / (len(baseline.tokens) / baseline.seconds)
+    ((estimated, speedup, prompts),) = seen.estimates
+    assert (estimated, speedup, prompts) == (spec.spec, pytest.approx(expected), 3)
+    assert [c.samples for c in cells] == [c.samples for c in plain]
+    eager, again = Witness(), Witness()
+    measure([spec], FakeBackend(), [eager])
+    measure([spec], Compiling(), [again], {cell.spec: cell for cell in cells})
+    assert eager.estimates == again.estimates == [], "nothing to wait for, or a run that is continued"
 
 
 # --- going on ---------------------------------------------------------------------------------------------------------

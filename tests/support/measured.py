@@ -91,6 +91,7 @@ class FakeBackend:
     kept: list[set[str]] = field(default_factory=list)  # the methods that are still to come, after every group
 
     execution: str = "what it is asked, it answers"
+    networks: Any = None
 
     def describe(self) -> dict[str, Any]:
         return {}
@@ -121,12 +122,16 @@ class Witness(Observer):
     turns: list[dict[RunSpec, Sequence[Sample]]] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
     prepared: list[RunSpec | None] = field(default_factory=list)
+    estimates: list[tuple[RunSpec, float, int]] = field(default_factory=list)
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         self.begun.append(([c.spec.dataset for c in cells], prompts))
 
     def preparing(self, spec: RunSpec | None) -> None:
         self.prepared.append(spec)
+
+    def estimated(self, spec: RunSpec, speedup: float, prompts: int) -> None:
+        self.estimates.append((spec, speedup, prompts))
 
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         self.turns.append(dict(samples))
