@@ -29,12 +29,12 @@ from specbench.errors import (
 )
 from specbench.wording import first_line, near, redact
 
-LONG = re.compile(r"(?<!\w)'[^']{79,}'(?!\w)|\S{81,}")  # what is quoted, and words
+LONG = re.compile(r"(?<!\w)'[^']{79,}'(?!\w)|\S{81,}")  # quoted text, and words
 VALUE, PATH = 80, 400  # characters of it that are shown
-WIDEST = 10_000  # columns of a terminal
-GRACE = 1.0  # seconds in which a second signal is the same request: both are often sent, one right after the other
+WIDEST = 10_000  # terminal columns
+GRACE = 1.0  # seconds within which a second signal counts as the same request: both often arrive together
 INTERRUPTED = 130  # the exit code of shells for Ctrl-C
-LEAST = 2 << 30  # bytes of address space; in less the libraries crash or wait for ever while they load
+LEAST = 2 << 30  # bytes of address space; with less, libraries crash or hang while loading
 
 app = typer.Typer(
     cls=Commands,
@@ -121,7 +121,7 @@ def main_options(
 
 
 def address_space() -> int | None:
-    """The bytes that `ulimit -v` leaves this process; None without a limit."""
+    """Bytes of address space that `ulimit -v` leaves this process; None if unlimited."""
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -132,9 +132,9 @@ def address_space() -> int | None:
 
 
 class Lasting:
-    """A text stream that drops what its reader, who has gone, no longer reads, and hides credentials on request.
+    """A text stream that hides credentials and drops output once its reader is gone (the error `gone`).
 
-    `gone` is the error that says so. In everything else it is the stream that it wraps.
+    Everything else goes to the wrapped stream.
     """
 
     def __init__(self, stream: Any, gone: type[OSError], discreet: bool = False) -> None:
@@ -152,7 +152,7 @@ class Lasting:
         try:
             work()
         except self._gone:
-            # The file of the stream then leads nowhere: its buffer is written when the process ends.
+            # Point the stream at os.devnull: its buffer is flushed when the process ends.
             with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
 
@@ -162,14 +162,13 @@ class Lasting:
 
 @contextmanager
 def streams() -> Iterator[None]:
-    """Stdout and stderr as commands may use them: a reader that has seen enough (`| head`) is no error, and no
-    credential reaches stderr, such as those in URLs that libraries quote."""
+    """Let readers of stdout and stderr close early (`| head`), and keep credentials out of stderr."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit() and not 0 < int(columns[:9]) <= WIDEST:
-        del os.environ["COLUMNS"]  # a terminal of 0 columns would show nothing at all
+        del os.environ["COLUMNS"]  # a terminal of 0 columns would show nothing
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that has no α, a file name that is no text
+            stream.reconfigure(errors="backslashreplace")  # for terminals without α and file names that are not text
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         out: Any = Lasting(sys.stdout or nowhere, BrokenPipeError)
         err: Any = Lasting(sys.stderr or nowhere, OSError, discreet=True)
@@ -179,18 +178,18 @@ def streams() -> Iterator[None]:
 
 @dataclass
 class Heard:
-    """The first signal that came; 0 if none did."""
+    """The first signal received; 0 if none was."""
 
     number: int = 0
     at: float = 0.0
 
     @property
     def what(self) -> str:
-        """What ended the command, as a word of its last line."""
+        """What ended the command, in a word for its last line."""
         return f"ended by {signal.Signals(self.number).name}" if self.number else "interrupted"
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Raise KeyboardInterrupt, as Python does for Ctrl-C: tables are left, and how to go on."""
+        """Raise KeyboardInterrupt as for Ctrl-C, so that tables and the resume command are still printed."""
         if not self.number or time.monotonic() - self.at > GRACE:
             self.number, self.at = number, time.monotonic()
             raise KeyboardInterrupt
@@ -198,9 +197,9 @@ class Heard:
 
 @contextmanager
 def heeded() -> Iterator[Heard]:
-    """SIGTERM and SIGHUP interrupt meanwhile, unless whoever began the process has decided about them (nohup)."""
+    """Let SIGTERM and SIGHUP interrupt the block, unless the parent process has set them (nohup)."""
     heard, ours = Heard(), []
-    if threading.current_thread() is threading.main_thread():  # only there can handlers be set
+    if threading.current_thread() is threading.main_thread():  # handlers can only be set there
         numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
         ours = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
     for number in ours:
@@ -216,16 +215,16 @@ def heeded() -> Iterator[Heard]:
 
 
 def main() -> None:
-    """Entry point: what a user can cause ends in one line on stderr and the exit code of its kind or its signal."""
+    """Entry point: a user error ends in one line on stderr and the exit code of its kind or signal."""
     with streams(), heeded() as heard:
         message, code = outcome(heard)
         end(message, 128 + heard.number if heard.number else code)
 
 
 def outcome(heard: Heard) -> tuple[str, int]:
-    """Carry out the command: the last line for stderr, and the exit code."""
+    """Run the command; returns the last line for stderr and the exit code."""
     try:
-        code = app(standalone_mode=False) or 0  # else typer would draw a box of five lines around a wrong option
+        code = app(standalone_mode=False) or 0  # otherwise typer draws a box of five lines around a wrong option
         sys.stdout.flush()
         return (heard.what if code == INTERRUPTED else ""), code
     except InterruptedRunError as error:
@@ -233,44 +232,41 @@ def outcome(heard: Heard) -> tuple[str, int]:
     except SpecbenchError as error:
         return str(error), error.exit_code
     except typer.TyperException as error:
-        message = (
-            error.format_message().rstrip(".").replace("Value error, ", "")
-        )  # empty where typer has shown the help instead
+        message = error.format_message().rstrip(".").replace("Value error, ", "")  # empty if typer has shown the help
         return message and f"{message} (see --help)", error.exit_code
     except typer.Abort:
         return "aborted", SpecbenchError.exit_code
-    except KeyboardInterrupt:  # where typer no longer sees it
+    except KeyboardInterrupt:  # raised outside of typer
         return heard.what, INTERRUPTED
     except SystemExit:
         raise
-    except BaseException as error:  # a panic of a library written in Rust is no Exception
+    except BaseException as error:  # a panic of a Rust library is not an Exception
         return unforeseen(error)
 
 
 def unforeseen(error: BaseException) -> tuple[str, int]:
-    """An error that no command expects: memory that ran out, a file that cannot be used, or a bug."""
+    """Describe an error that no command expects: out of memory, an unusable file, or a bug."""
     if out_of_memory(error):
         return f"out of memory ({first_line(error)}): {SMALLER}", UnusableModelError.exit_code
-    if type(error).__name__ == "PanicException":  # such as of a tokenizer whose patterns do not end
+    if type(error).__name__ == "PanicException":  # e.g. a tokenizer with patterns that do not end
         return f"a file of a checkpoint is not usable: {first_line(error)}", UnusableModelError.exit_code
-    if isinstance(error, OSError):  # a path that cannot even be looked at, a terminal that takes no more
+    if isinstance(error, OSError):  # a path that cannot be looked up, a terminal that accepts no more output
         place = str(error.filename or "the output")[:300]
         return f"cannot use {place}: {error.strerror or error}", UsageError.exit_code
-    typer.echo(redact(traceback.format_exc()), err=True, nl=False)  # for whoever mends it
+    typer.echo(redact(traceback.format_exc()), err=True, nl=False)  # for bug reports
     return "", SpecbenchError.exit_code
 
 
 def _shortened(found: re.Match[str]) -> str:
-    """The beginning of a long word or quotation; a path, which may be part of a command, is shown longer."""
+    """Shorten a long word or quotation; a path keeps more, as it may be part of a command."""
     text, most = found[0], PATH if "/" in found[0] else VALUE
     return text if len(text) <= most else text[:most] + "…" + "'" * text.startswith("'")
 
 
 def end(message: str, code: int) -> NoReturn:
-    """Leave with one line on stderr, whatever the message holds: no name of a file or model moves the cursor, and what
-    is wrong is not quoted at length."""
+    """Exit with one line on stderr, with control characters escaped and long quotations shortened."""
     if message:
         shown = LONG.sub(_shortened, redact(message))
         line = "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in shown)
-        typer.echo(f"specbench: {line.replace('##[', '## [')}", err=True)  # the log of a CI job would obey ##[error]
+        typer.echo(f"specbench: {line.replace('##[', '## [')}", err=True)  # a CI log would execute ##[error]
     sys.exit(code)

@@ -1,7 +1,7 @@
-"""What `--help` and `--help-all` show, and what a shell completes: names that specbench knows, and its runs.
+"""The text of `--help` and `--help-all`, and shell completion with the names that specbench knows and its runs.
 
-The page is plain text by panels: Typer's own page, drawn with rich, loads twice as many
-modules and cuts long names at 80 columns. Completion loads nothing heavy, for a shell waits.
+The page is plain text by panels: Typer's own page, drawn with rich, loads twice as many modules and cuts long
+names at 80 columns. Completion loads nothing heavy, because a shell waits for it.
 """
 
 import inspect
@@ -17,25 +17,25 @@ from specbench.errors import UsageError
 from specbench.spec import RunSpec
 from specbench.wording import near
 
-WIDEST = 100  # columns; longer lines of text are hard to read
-NAMES = 26  # columns of names and values at most, before their text
-EXAMPLE = "specbench "  # how a paragraph of a docstring begins that is an example
-HYPHEN = "\u2011"  # at which no line is broken; shown as a plain one
-HEADING = "Examples:"  # the paragraph above them there
-LONG = 30  # options; a command with more shows its own and the common ones of a run, unless all are requested
+WIDEST = 100  # columns; longer lines are hard to read
+NAMES = 26  # maximum columns of names and values, before their text
+EXAMPLE = "specbench "  # start of a docstring paragraph that is an example
+HYPHEN = "\u2011"  # no line is broken here; shown as a plain hyphen
+HEADING = "Examples:"  # the heading above examples
+LONG = 30  # options; a command with more shows only its own and the common ones, unless all are requested
 COMMON = (
     "target", "draft", "dtype", "device", "dataset", "limit", "preset", "method", "k", "tier", "backend", "url",
     "max_new_tokens", "temperature", "batch", "until_ci", "quick", "resume", "explain", "output_dir", "format", "help",
 )  # fmt: skip
 RARE = {*RunSpec.model_fields, "executor", "yes", "config", "quiet", "verbose"} - {*COMMON}
-LATER = ("Look closer", "Find and train drafts", "Set up")  # panels of commands that `specbench --help` leaves out
-# The names that vLLM and its benchmarks have for options of ours, and what other tools call a command.
+LATER = ("Look closer", "Find and train drafts", "Set up")  # panels that `specbench --help` leaves out
+# Option names of vLLM and its benchmarks, and command names of other tools.
 SYNONYMS = {"limit": ["-n", "--num-prompts"], "k": ["--num-speculative-tokens"], "max_new_tokens": ["--max-tokens"]}
 OURS = {"version": "--version", "resume": "run --resume RUN", "bench": "run", "benchmark": "run", "gate": "compare"}
 
 
 class Command(TyperCommand):
-    """A command that takes every option once, unless the option takes several values."""
+    """A command that refuses repeated options, except options with several values."""
 
     def make_parser(self, ctx: Any) -> Any:
         parser = super().make_parser(ctx)
@@ -46,7 +46,7 @@ class Command(TyperCommand):
         return parser
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing:  # a shell that completes a line
+        if not ctx.resilient_parsing:  # true while a shell completes a line
             if "--help-all" in args:
                 typer.echo(page(self, ctx))
                 ctx.exit()
@@ -62,7 +62,7 @@ class Commands(TyperGroup):
     """A group of commands."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is named first. UsageError for an unknown one, with ours if another tool calls it so."""
+        """Look up the command. UsageError if unknown, suggesting ours if another tool uses that name."""
         name = args[0]
         if ctx.parent is None and name not in self.commands and not name.startswith("-"):
             ours = f": it is `specbench {OURS[name]}`" if name in OURS else near(name, self.commands)
@@ -70,11 +70,11 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        typer.echo(page(self, ctx, short=True))  # printed here: text in the formatter would become the line of an error
+        typer.echo(page(self, ctx, short=True))  # printed here: in the formatter it would join an error line
 
 
 def refuse_twice(given: Sequence[TyperOption]) -> None:
-    """UsageError if an option that takes one value is given again: the last value would win silently."""
+    """Raise UsageError for a repeated single-value option: the last value would win silently."""
     for number, one in enumerate(given):
         if one in given[:number] and not (one.multiple or one.count or one.is_flag):
             more = "; `specbench sweep GRID` compares several values" * (one.name in RunSpec.model_fields)
@@ -82,7 +82,7 @@ def refuse_twice(given: Sequence[TyperOption]) -> None:
 
 
 def page(command: TyperCommand | TyperGroup, ctx: Any, short: bool = False) -> str:
-    """The help page, as wide as the terminal up to WIDEST columns; `short`: without rare options and commands."""
+    """The help page, as wide as the terminal up to WIDEST columns; `short` omits rare options and commands."""
     ctx.max_content_width = WIDEST
     formatter = ctx.make_formatter()
     arguments = [name_of(one, ctx) for one in command.params if isinstance(one, TyperArgument)]
@@ -96,7 +96,7 @@ def page(command: TyperCommand | TyperGroup, ctx: Any, short: bool = False) -> s
             formatter.write_text(part.replace("-", HYPHEN))
     if examples:
         with formatter.section("Examples"):
-            for part in examples:  # in several lines that a shell reads as one
+            for part in examples:  # several lines that a shell reads as one
                 text = " ".join(part.split())
                 lines = wrap(text, formatter.width - 6, break_long_words=False, break_on_hyphens=False)
                 formatter.write("  " + " \\\n    ".join(lines) + "\n")
@@ -111,7 +111,7 @@ def page(command: TyperCommand | TyperGroup, ctx: Any, short: bool = False) -> s
 
 
 def panels(command: TyperCommand | TyperGroup, ctx: Any, short: bool) -> dict[str, list[tuple[str, str]]]:
-    """The names and texts of commands, arguments and options, panel by panel."""
+    """Names and texts of commands, arguments and options, by panel."""
     found: dict[str, list[tuple[str, str]]] = {}
     for name, inner in command.commands.items() if isinstance(command, TyperGroup) else ():
         panel = panel_of(inner, "Commands")
@@ -120,7 +120,7 @@ def panels(command: TyperCommand | TyperGroup, ctx: Any, short: bool) -> dict[st
             found.setdefault(panel, []).append((name, summary.replace("-", HYPHEN)))
     few = short and len(command.params) > LONG
     for one in command.get_params(ctx):
-        record = one.get_help_record(ctx)  # none if it is hidden
+        record = one.get_help_record(ctx)  # None if hidden
         if record and not (few and one.name in RARE):
             usual = "Arguments" if isinstance(one, TyperArgument) else "Options"
             found.setdefault(panel_of(one, usual), []).append((name_of(one, ctx), record[1].replace("-", HYPHEN)))
@@ -128,7 +128,7 @@ def panels(command: TyperCommand | TyperGroup, ctx: Any, short: bool) -> dict[st
 
 
 def name_of(one: Any, ctx: Any) -> str:
-    """An option with its short name and the type of its value; an argument in capitals, in brackets if optional."""
+    """Format an option with its short name and value type, or an argument in capitals, in brackets if optional."""
     names = str(one.get_help_record(ctx)[0])
     if not isinstance(one, TyperArgument):
         return re.sub(r"<list\[(.+)\]>", r"<\1>", names)
@@ -199,13 +199,13 @@ KNOWN: dict[str, Names] = {
 
 
 def completed(name: str, words: Iterable[str] = ()) -> dict[str, Any]:
-    """How Typer completes an option: from the names of its kind, or else from `words`; nothing where there are none."""
+    """Completion settings for Typer: names of the option's kind, else `words`; empty if there are none."""
     known = KNOWN.get(name, (lambda: words) if words else None)
     return {"autocompletion": beginning(known)} if known else {}
 
 
 def beginning(names: Names) -> Callable[[str], list[str]]:
-    """Those of some names that begin like what has been typed."""
+    """Return a function that lists the names that start with the typed text."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names() if name.startswith(incomplete)]

@@ -37,7 +37,7 @@ from specbench.models.scale.shapes import Shape, find, shapes
 from specbench.show.text import print_records
 from specbench.wording import clean, gigabytes
 
-BYTES = 2  # of a weight in bfloat16
+BYTES = 2  # per weight in bfloat16
 
 models = typer.Typer(help="List the models that have a name, and make scale models.", invoke_without_command=True)
 
@@ -68,7 +68,7 @@ def list_models(given: Given) -> None:
 
 
 def shape_row(shape: Shape) -> dict[str, Any]:
-    """What the list says about a shape."""
+    """A shape as a table row."""
     return {
         "name": shape.name,
         "parameters": shape.parameters,
@@ -145,7 +145,7 @@ def show(given: Given) -> None:
 
 
 def origins(given: Given) -> dict[str, str]:
-    """Where the settings that were said come from, by name: what is said later wins."""
+    """The source of every given setting, by name; later sources override earlier ones."""
     file = given.get("config")
     return {
         **dict.fromkeys(preset_of(given), f"preset {given.get('preset')}"),
@@ -155,12 +155,12 @@ def origins(given: Given) -> dict[str, str]:
 
 
 def rows_of(cells: Sequence[Mapping[str, Any]], said: Mapping[str, str]) -> list[dict[str, Any]]:
-    """One line for every setting: all values that the cells have."""
+    """One row per setting, with all values in the cells."""
     return [{"setting": name, "value": values_in(cells, name), "from": said.get(name, "default")} for name in cells[0]]
 
 
 def values_in(cells: Sequence[Mapping[str, Any]], name: str) -> str:
-    """The values of a setting, each once; a dash for nothing."""
+    """The distinct values of a setting; a dash if empty."""
     return ", ".join(dict.fromkeys("–" if cell[name] is None else str(cell[name]) for cell in cells))
 
 
@@ -248,7 +248,7 @@ def methods(given: Given, names: Names = None) -> None:
 
 
 def method_row(name: str) -> dict[str, Any]:
-    """Everything that is said about a method."""
+    """All facts about a method."""
     content = read_method(name)
     return {
         "name": name,
@@ -261,7 +261,7 @@ def method_row(name: str) -> dict[str, Any]:
 
 
 def in_brief(row: dict[str, Any]) -> dict[str, Any]:
-    """What the list says: the method, marked where it is lossy, and what it does."""
+    """The short row of a list: the method, marked if lossy, and what it does."""
     return {"name": row["name"] + " (lossy)" * (row["lossless"] != "yes"), "what it does": row["summary"]}
 
 

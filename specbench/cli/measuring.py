@@ -118,7 +118,7 @@ def sweep(given: Given, grid: Grid = None) -> None:
 
 
 def grid_file(grid: Path | None) -> Path | None:
-    """The file of a grid: a path, or the name of one in configs/grids. UsageError for a name that is neither."""
+    """The file of a grid: a path, or a name in configs/grids. UsageError if it is neither."""
     if grid is None or grid.exists():
         return grid
     shipped = CONFIGS / "grids" / f"{grid}.yaml"

@@ -1,4 +1,4 @@
-"""The options of the commands, and from those of a measuring command to its cells.
+"""The options of the commands, and the cells that a measuring command builds from them.
 
 Settings are declared in spec.py; an option that changes no number is declared here, once. torch is imported inside.
 """
@@ -25,31 +25,31 @@ from specbench.settings import Declared, Group, declared, group
 from specbench.show.text import Format
 from specbench.spec import BASELINE, CHOOSING, RunSpec, engine_options
 
-MEASURE, SEARCH, OUTPUT = "Measuring", "Search", "Output"  # panels; the others are those of the settings
+MEASURE, SEARCH, OUTPUT = "Measuring", "Search", "Output"  # panels; settings name their own
 QUICK = {"tier": "eager", "limit": 5, "max_new_tokens": 32, "warmup": 1}  # what --quick sets
-Given = Mapping[str, Any]  # the options of a command that were given, by name
+Given = Mapping[str, Any]  # the given options of a command, by name
 Command = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option as Typer is to read and explain it. `absent` is its value where it is not given."""
+    """An option as Typer reads and documents it. `absent` is its value if not given."""
 
     name: str
     kind: Any
     panel: str | None
     help: str
-    flags: tuple[str, ...] = ()  # its names, where they are more than the option's own
+    flags: tuple[str, ...] = ()  # its names, if not just the option's own
     low: float | None = None
     high: float | None = None
     absent: Any = None
     count: bool = False
-    in_file: bool = False  # whether a configuration file may have it, too
-    words: tuple[str, ...] = ()  # all that it may be, for a shell to complete
+    in_file: bool = False  # also allowed in a configuration file
+    words: tuple[str, ...] = ()  # all possible values, for shell completion
 
     @property
     def parameter(self) -> Parameter:
-        """As a parameter of the command."""
+        """Convert to a parameter of the command."""
         names = self.flags or (f"--{self.name.replace('_', '-')}",)
         option = typer.Option(
             *names, min=self.low, max=self.high, count=self.count, help=self.help, rich_help_panel=self.panel,
@@ -86,9 +86,9 @@ OWN = {
     )
 }  # fmt: skip
 STYLE = replace(OWN["format"], kind=Format, help="How to print on stdout.", absent="table", in_file=False)
-PLAIN = replace(STYLE, panel=None)  # of commands whose options need no panels
+PLAIN = replace(STYLE, panel=None)  # for commands without panels
 
-# What commands take together; a setting that is named before its group is not repeated.
+# Common sets of options; a setting named before its group is not repeated.
 PAIR = ("pair", "revisions", "precision", "device")
 METHOD = ("method", "lookahead", "acceptance")
 DATA = ("data", "excerpt", "chat", "limit")
@@ -102,8 +102,8 @@ def options(
 ) -> Callable[[Command], Command]:
     """Give a command options: groups of settings, single settings, those above, or an Option; `lists` may be repeated.
 
-    The command gets a mapping of them as its first argument, without those that were not given; in their place stand
-    the `usual` values, which its help shows. `...` is where its own parameters come.
+    The command gets a mapping of the given options as its first argument; omitted ones take the `usual`
+    values, which its help shows. `...` marks the position of its own parameters.
     """
     values = usual or {}
 
@@ -129,7 +129,7 @@ def options(
 def in_order(
     words: tuple[str | Option | EllipsisType, ...], own: list[Parameter], usual: Given, lists: Collection[str]
 ) -> list[Parameter]:
-    """The parameters of a command, each once."""
+    """The parameters of a command, without duplicates."""
     found: dict[str, Parameter] = {}
     for word in words if ... in words else (*words, ...):
         some = own if isinstance(word, EllipsisType) else [repeatable(one, lists) for one in meant(word, usual)]
@@ -139,17 +139,17 @@ def in_order(
 
 
 def repeatable(one: Option, lists: Collection[str]) -> Parameter:
-    """An option as a parameter; one of `lists` may be given several times."""
+    """An option as a parameter; options in `lists` may be repeated."""
     return (replace(one, kind=list[str], low=None, high=None) if one.name in lists else one).parameter
 
 
 def settings_in(given: Given) -> dict[str, Any]:
-    """What was given of the settings of a cell."""
+    """The given options that are settings of a cell."""
     return {name: value for name, value in given.items() if name in RunSpec.model_fields}
 
 
 def meant(word: str | Option, usual: Given) -> list[Option]:
-    """The options that one word stands for."""
+    """The options that a word names."""
     if isinstance(word, Option):
         return [word]
     if word in OWN:
@@ -159,13 +159,13 @@ def meant(word: str | Option, usual: Given) -> list[Option]:
 
 
 def setting(name: str, meaning: str = "", usual: object = None) -> Option:
-    """A setting of which a command says something else than the others do."""
+    """A setting with a help text specific to this command."""
     one = declared(RunSpec)[name]
     return of_setting(replace(one, setting=replace(one.setting, help=meaning or one.setting.help)), usual)
 
 
 def of_setting(one: Declared, usual: object = None) -> Option:
-    """A setting as an option; words and bounds that Typer cannot check are checked with the whole spec."""
+    """A setting as an option; values and bounds that Typer cannot check are checked with the whole spec."""
     kind = one.setting.typed or (str if get_origin(one.type) is Literal else one.type)
     bounds = one.bounds if kind in (int, float) else {}
     low, high = (
@@ -177,7 +177,7 @@ def of_setting(one: Declared, usual: object = None) -> Option:
 
 
 def words_of(kind: Any) -> tuple[str, ...]:
-    """The words of which a setting takes one; none of any other."""
+    """The allowed words of a setting; empty if it takes any value."""
     parts = get_args(kind)
     found = parts if get_origin(kind) is Literal else (word for part in parts for word in words_of(part))
     return tuple(word for word in found if isinstance(word, str))
@@ -185,14 +185,14 @@ def words_of(kind: Any) -> tuple[str, ...]:
 
 EXECUTION = (setting("tier", usual="auto"), "execution")
 URLS = ("url", "baseline_url")
-MANY = 100  # cells; a user is to know of more before they are checked, which takes seconds
+MANY = 100  # cells; above this the count is printed before the check, which takes seconds
 IN_FILES = tuple(option.name for option in OWN.values() if option.in_file)
 
 
 def launch(given: Given, axes: Collection[str] | None, **defaults: Any) -> None:
-    """Measure what the options of a command ask for, or go on with the run that they name.
+    """Measure the cells that the options describe, or continue the run that they name.
 
-    `axes` are the settings that may be lists; None stands for all of them.
+    `axes` are the settings that may be lists; None means all.
     """
     try:
         settings = settings_of(given)
@@ -205,7 +205,7 @@ def launch(given: Given, axes: Collection[str] | None, **defaults: Any) -> None:
         from specbench.jobs.output import output_of
 
         output, cells = output_of(chosen, given), cells_of(chosen, given)
-        from specbench.jobs import run  # it loads torch
+        from specbench.jobs import run  # loads torch
 
         line = "" if output.quiet else defaulted(chosen, cells)
         run.start(cells, output, given.get("preset", ""), given.get("executor", "local"), line)
@@ -216,7 +216,7 @@ def launch(given: Given, axes: Collection[str] | None, **defaults: Any) -> None:
 
 
 def defaulted(chosen: Given, cells: Sequence[RunSpec]) -> str:
-    """A line on the settings that nobody gave and that change numbers, with where they come from; empty without any."""
+    """A line listing the defaults that affect numbers, with their sources; empty if none."""
     from specbench.models.checkpoints.names import usual_settings
 
     first, pairs = cells[0], len({(one.target, one.draft) for one in cells})
@@ -232,25 +232,25 @@ def defaulted(chosen: Given, cells: Sequence[RunSpec]) -> str:
 
 
 def settings_of(given: Given) -> dict[str, Any]:
-    """What a preset says, overridden by a configuration file, and that by the options that were given."""
+    """Merge preset, configuration file and given options; later ones override."""
     besides = {name: given[name] for name in IN_FILES if given.get(name) not in (None, False)}
     return with_models({**preset_of(given), **read_config(given.get("config")), **settings_in(given), **besides})
 
 
 def preset_of(given: Given) -> dict[str, Any]:
-    """The settings of the preset that is named; none without one."""
+    """The settings of the named preset; empty without one."""
     if "preset" not in given:
         return {}
-    from specbench.presets import preset  # it reads YAML, as a configuration does
+    from specbench.presets import preset  # reads YAML, like a configuration
 
     return dict(preset(given["preset"]).settings)
 
 
 def read_config(path: Path | None) -> dict[str, Any]:
-    """The keys of a configuration file, with underscores; raises UsageError with one line."""
+    """The keys of a configuration file, with underscores. UsageError if it is invalid."""
     if path is None:
         return {}
-    from specbench.files import read_yaml  # it takes a moment, which a command without a file need not
+    from specbench.files import read_yaml  # slow to import; not needed without a file
 
     try:
         content = read_yaml(path) or {}
@@ -267,7 +267,7 @@ def read_config(path: Path | None) -> dict[str, Any]:
 
 
 def refuse_lists(chosen: dict[str, Any], given: Given, axes: Collection[str] | None) -> None:
-    """UsageError for a list where a command takes one value."""
+    """Raise UsageError for a list if a command takes one value."""
     lists = [name for name, value in chosen.items() if isinstance(value, list)]
     allowed = {*(axes or ()), *preset_of(given)}
     if axes is not None and (wrong := [name for name in lists if name not in allowed]):
@@ -276,7 +276,7 @@ def refuse_lists(chosen: dict[str, Any], given: Given, axes: Collection[str] | N
 
 
 def cells_of(settings: dict[str, Any], given: Given) -> list[RunSpec]:
-    """The cells of some settings. UsageError where a file alone says that code may run, or who gets the key."""
+    """Build cells from settings. UsageError if only a file allows running code or sending the key."""
     from specbench.measure import grid
 
     most = math.inf if given.get("yes") else grid.MOST_CELLS
@@ -284,14 +284,14 @@ def cells_of(settings: dict[str, Any], given: Given) -> list[RunSpec]:
         typer.echo(f"{number:,} cells", err=True)
     found = grid.cells(settings, IN_FILES, most)
     grid.refuse_unknown(found)
-    from specbench.jobs.resume import Typed, refuse_untyped  # it loads torch
+    from specbench.jobs.resume import Typed, refuse_untyped  # loads torch
 
     refuse_untyped(found, Typed(**typed_in(given)), str(given.get("config") or f"preset {given.get('preset')}"))
     return found
 
 
 def typed_in(given: Given) -> dict[str, Any]:
-    """What the command line itself says of trust, as the fields of `Typed`."""
+    """What the command line itself allows, as fields of `Typed`."""
     urls = tuple(given[name] for name in URLS if name in given)
     try:
         options = engine_options(given.get("engine_option"))
@@ -312,8 +312,10 @@ def shared_out() -> dict[str, int]:
 
 
 def go_on(settings: dict[str, Any], given: Given) -> None:
-    """Continue a run; its own settings hold, but for a larger limit, which adds prompts to it. That its code may run,
-    which methods run code, and that its servers get the key, must be said anew."""
+    """Continue a run with its own settings; a larger limit adds prompts.
+
+    Permission to run its code and method files, and to send its servers the key, must be given again.
+    """
     from specbench.jobs.output import output_of
     from specbench.jobs.resume import Typed, resume
 

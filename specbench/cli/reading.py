@@ -1,6 +1,6 @@
 """The commands that read finished runs or formulas: verdict, report, compare, list, profile and predict.
 
-None of them may load torch, transformers, datasets or pandas: they answer at once.
+None of them may load torch, transformers, datasets or pandas, so that they answer at once.
 """
 
 from collections.abc import Mapping
@@ -108,7 +108,7 @@ def report(
         typer.launch(file.resolve().as_uri())
 
 
-MOST = 50.0  # percent; a larger margin would call nothing a regression
+MOST = 50.0  # percent; a larger margin would detect no regression
 COMPARE_STYLE = replace(PLAIN, kind=Literal["table", "md", "json", "junit", "gha"])
 QUIET = replace(OWN["quiet"], panel=None, help="Print nothing but an error.")
 
@@ -331,7 +331,7 @@ def predict(
 
 
 def run_of_fleet(run: Path | None, others: Mapping[str, object]) -> Path:
-    """The run of --fleet; UsageError without one, or with options that say nothing beside it."""
+    """The run of --fleet. UsageError if it is missing, or if an option conflicts with it."""
     if run is None:
         raise UsageError("--fleet asks for measured costs: add --from-run RUN, a run with --batch 1,2,4,8")
     if given := [f"--{name}" for name, value in others.items() if value is not None]:
@@ -340,7 +340,7 @@ def run_of_fleet(run: Path | None, others: Mapping[str, object]) -> Path:
 
 
 def check_alone(*of_fleet: object) -> None:
-    """UsageError for options that say nothing without --fleet."""
+    """Raise UsageError for options that need --fleet."""
     if any(option is not None for option in of_fleet):
         raise UsageError(
             "--arrivals, --users, --devices, --slots, --output-tokens, --requests, --price and --seed are of servers "

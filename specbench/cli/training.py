@@ -1,4 +1,4 @@
-"""The commands that train, `train draft`, `head` and `boost` and `design-draft`, and what their options become."""
+"""The commands that train (`train draft`, `head`, `boost`, `design-draft`), and the recipes that their options make."""
 
 import shlex
 import sys
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 BEGIN, DATA, TRAINING, OUTPUT = "Start", "Data", "Training", "Output"
 TARGET = ("target", "target_revision", "dtype", "attn_implementation", "device", "trust_remote_code")
 USUAL = {"max_new_tokens": 128, "batch": 16}
-OWN_NAMES = {"warmup", "draft_vocabulary"}  # of options that are no settings of the target
+OWN_NAMES = {"warmup", "draft_vocabulary"}  # training options that share a name with a setting of the target
 
 START = (
     Option("begin", str, BEGIN, "fresh, pruned (layers and width of the target), or a checkpoint. Default: fresh.",
@@ -90,7 +90,7 @@ HEAD_START = (
     Option("draft_vocabulary", int, BEGIN, "Tokens that it can draft: those that the target says most often. "
            "Default: all.", low=1),
 )  # fmt: skip
-OF_NETWORKS = ("keep_states", "samples")  # what heads do not learn from
+OF_NETWORKS = ("keep_states", "samples")  # not used for heads
 HEAD: tuple[str | Option, ...] = tuple(
     one
     for one in (*HEAD_START, *TARGET, *TEXT, *READING, *RECIPE, *KEPT, STYLE, "quiet")
@@ -162,7 +162,7 @@ def boost(
     job.boost(replace(draft_of(given), boosted=not alike), drafts, given["format"], given["quiet"])
 
 
-# Few tokens are to teach small networks much: many small steps at a high rate, and little time for judging.
+# Small networks learn from few tokens: many small steps at a high rate, with little time for evaluation.
 BRIEF: Given = {"tokens": 400_000, "rows": 4, "length": 128, "rate": 3e-3, "evaluations": 2}
 DESIGN_USUAL: Given = {"dataset": "code", "limit": 10, "max_new_tokens": 64, **BRIEF}
 MOST_SHAPES, LEAST_TOKENS = 256, 1000
@@ -228,14 +228,14 @@ def design_draft(given: Given) -> None:
 
 
 def python_modules() -> str:
-    """Text that is on every machine that can run this: the modules of the standard library."""
+    """Text available on every machine: the modules of the standard library."""
     import sysconfig
 
     return f"text:{sysconfig.get_path('stdlib')}/*.py"
 
 
 def recipe_of(given: Given) -> Recipe:
-    """What was given of a recipe; UsageError for what none can have."""
+    """Build the recipe from the given options. UsageError if a value is invalid."""
     found = {name: given[name] for name in Recipe.model_fields if name in given}
     if "losses" in found:
         found["losses"] = tuple(part.strip() for part in str(found["losses"]).split(","))
@@ -248,13 +248,12 @@ def recipe_of(given: Given) -> Recipe:
 
 
 def target_settings(given: Given) -> dict[str, Any]:
-    """What was given of the settings of the target. A training has a warm-up and a draft vocabulary of its own, by the
-    names of theirs."""
+    """The given settings of the target, without the training options that share a name with one."""
     return {name: value for name, value in settings_in(given).items() if name not in OWN_NAMES}
 
 
 def start_of(given: Given) -> "Start":
-    """Where a draft starts from."""
+    """The starting point of a draft."""
     from specbench.jobs.training.start import Start
 
     names = ("begin", "layers", "hidden", "intermediate", "heads", "kv_heads", "keep")
@@ -265,7 +264,7 @@ def start_of(given: Given) -> "Start":
 
 
 def source_of(given: Given) -> "Source":
-    """What is learned."""
+    """The training data."""
     from specbench.data.sources import full_name
     from specbench.jobs.training.data import Source
 
@@ -275,7 +274,7 @@ def source_of(given: Given) -> "Source":
 
 
 def pard_of(given: Given) -> "PardStart":
-    """The draft that learns to go on through masks."""
+    """The draft that learns to predict through mask tokens."""
     from specbench.jobs.training.start import PardStart, Start
 
     if "begin" not in given:
@@ -288,7 +287,7 @@ def pard_of(given: Given) -> "PardStart":
 
 
 def mtp_of(given: Given) -> "MtpStart":
-    """The MTP module that learns."""
+    """The MTP module to train."""
     from specbench.jobs.training.start import MtpStart
 
     if "draft_vocabulary" in given:
@@ -300,7 +299,7 @@ def mtp_of(given: Given) -> "MtpStart":
 
 
 def head_of(given: Given) -> "HeadStart | MtpStart | PardStart":
-    """The head that training starts from. UsageError for one that cannot be judged as it is asked for."""
+    """The head to start from. UsageError if it cannot be evaluated with the given options."""
     from specbench.jobs.training.start import HeadStart
 
     if "kind" not in given:
@@ -319,12 +318,12 @@ def head_of(given: Given) -> "HeadStart | MtpStart | PardStart":
 
 
 def draft_of(given: Given) -> "Draft":
-    """A training of a network as it was asked for."""
+    """The requested training of a network."""
     return training_of(given, start_of(given))
 
 
 def training_of(given: Given, start: "Beginning") -> "Draft":
-    """A training that begins with something."""
+    """A training with the given starting point."""
     from specbench.jobs.training.train import Draft
 
     return Draft(
