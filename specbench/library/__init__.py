@@ -1,1 +1,1 @@
-"""What `import specbench` offers: the commands as functions, their results as objects."""
+"""The API of `import specbench`: the commands as functions, their results as objects."""

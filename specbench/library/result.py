@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 
 # --- markup -----------------------------------------------------------------------------------------------------------
-# A run as a notebook shows it: sentences, and a table of its cells.
-# Names in them come from files and models, so all text is escaped.
+# A run in a notebook: sentences, and a table of its cells. Names come from files and models, so all text is escaped.
 
 COLUMNS = (
     ("method", "method"), ("data set", "dataset"), ("batch", "batch"), ("prompts", "prompts"),
@@ -39,7 +38,7 @@ COLUMNS = (
 
 
 def page(verdicts: Sequence[Recommendation], rows: Sequence[Row], path: Path) -> Markup:
-    """The sentences of every verdict, then a row for every cell; `path` is where all of it lies."""
+    """The sentences of every verdict, then a row for every cell; `path` is the folder with all results."""
     said = [paragraph(sentences(found)) for found in verdicts]
     where = Markup("<p>results: <code>{}</code></p>").format(clean_path(path))
     return Markup("").join([*said, table(rows), where])
@@ -52,7 +51,7 @@ def paragraph(lines: Sequence[str]) -> Markup:
 
 
 def table(rows: Sequence[Row]) -> Markup:
-    """All cells, each number as the terminal has it."""
+    """A table of all cells, with numbers as in the terminal."""
     names = ("K", *(name for name, _ in COLUMNS))
     head = Markup("").join(Markup("<th>{}</th>").format(name) for name in names)
     body = Markup("").join(line(row) for row in rows)
@@ -60,13 +59,13 @@ def table(rows: Sequence[Row]) -> Markup:
 
 
 def line(row: Row) -> Markup:
-    """A cell."""
+    """A row for a cell."""
     texts = (lookahead(row), *(one_line(cell_text(row, column)) for _, column in COLUMNS))
     return Markup("<tr>{}</tr>").format(Markup("").join(Markup("<td>{}</td>").format(text) for text in texts))
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------
-# What a caller of the library hears while a run goes on.
+# What a caller of the library receives during a run.
 
 Event = Literal["loading", "preparing", "prompt", "cell"]
 LOG = logging.getLogger("specbench")
@@ -74,11 +73,12 @@ LOG = logging.getLogger("specbench")
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands.
+    """The progress of a run.
 
-    event: a model is being loaded, an arm is being made ready (which may compile), all arms have decoded a prompt, or
-    a cell has ended. what: in words, which. done, total: bytes while a model is loaded, else prompts of the whole
-    run, repetitions counted; no more than `total` are decoded. cell: the row of results.csv of a cell that has ended.
+    event: a model is being loaded, an arm is being prepared (which may compile), all arms have decoded a
+    prompt, or a cell has ended. what: a description. done, total: bytes while a model is loaded, else prompts
+    of the whole run, repetitions included; no more than `total` are decoded. cell: the results.csv row of an
+    ended cell.
     """
 
     event: Event
@@ -92,7 +92,7 @@ Hear = Callable[[Progress], None]
 
 
 class Hearing:
-    """Calls a function between the turns; notes go to the logger `specbench`. What the function raises ends the run."""
+    """Call a function between turns and log notes to `specbench`. An exception from the function ends the run."""
 
     def __init__(self, hear: Hear | None) -> None:
         self._hear: Hear = hear or (lambda _: None)
@@ -105,7 +105,7 @@ class Hearing:
 
 
 class Observed(Observer):
-    """The observer of a run; each group says how many prompts it decodes if that is not known of the whole run."""
+    """The observer of a run; each group adds its prompts if the total of the run is unknown."""
 
     def __init__(self, hear: Hear, prompts: int | None) -> None:
         self._hear, self._counting, self._done, self._total = hear, prompts is None, 0, prompts or 0
@@ -133,30 +133,30 @@ class Observed(Observer):
 
 
 def named(spec: RunSpec) -> str:
-    """A cell in a few words."""
+    """A short name of a cell."""
     return f"{spec.method}, K = {spec.k}, {spec.dataset}"
 
 
 # --- result -----------------------------------------------------------------------------------------------------------
 
-WORDS = ("chosen", "gpu_throttle_reasons", "lossless")  # of the columns `NUMBERS`
+WORDS = ("chosen", "gpu_throttle_reasons", "lossless")  # columns of `NUMBERS` that hold text
 
 
 def frame_of(rows: Sequence[Row]) -> "pandas.DataFrame":
-    """The rows as a table of pandas, in which a column has the type of its values whichever rows lack it."""
+    """The rows as a pandas table; column types do not depend on which rows lack values."""
     import pandas
 
     found = {}
     for name in column_names(rows):
         values = [row.get(name) for row in rows]
-        if (dtype := dtype_of(name, values)) == "str":  # of UTF-8 alone, which has no lone surrogates
+        if (dtype := dtype_of(name, values)) == "str":  # only UTF-8, which has no lone surrogates
             values = [value if value is None else str(value).encode(errors="replace").decode() for value in values]
         found[name] = pandas.Series(values, dtype=dtype)
     return pandas.DataFrame(found)
 
 
 def dtype_of(name: str, values: Sequence[Any]) -> str:
-    """The dtype of a column by its values; by its name where all are missing."""
+    """The dtype of a column by its values; by its name if all are missing."""
     known = {float if isinstance(one, float) else type(one) for one in values if one is not None and one == one}
     if not known:
         settings, number = declared(RunSpec), name in NUMBERS and name not in WORDS
@@ -168,7 +168,7 @@ def dtype_of(name: str, values: Sequence[Any]) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """A run that has ended, or what there is of one that was interrupted. `path` is its folder."""
+    """A finished run, or the measured part of an interrupted one. `path` is its folder."""
 
     path: Path
     cells: Sequence[Cell]
@@ -176,32 +176,32 @@ class Result:
 
     @classmethod
     def of(cls, run: Run) -> "Result":
-        """A run as its folder holds it."""
+        """Read a run from its folder."""
         return cls(run.path, run.cells, About.of(run.path, run.description))
 
     def rows(self) -> list[dict[str, Any]]:
-        """The columns of results.csv, one row for a cell: numbers as numbers, None where there is none."""
+        """The columns of results.csv, one row per cell: numbers as numbers, None if missing."""
         return [cell.row() for cell in self.cells]
 
     def categories(self) -> list[dict[str, Any]]:
-        """The columns of categories.csv: one row for every category of prompts in a cell."""
+        """The columns of categories.csv: one row per category of prompts in a cell."""
         return [row for cell in self.cells for row in cell.category_rows()]
 
     def samples(self) -> list[dict[str, Any]]:
-        """The columns of samples.csv: one row for every decode of a prompt, baseline and method side by side."""
+        """The columns of samples.csv: one row per decode of a prompt, baseline and method side by side."""
         return [row for cell in self.cells for row in cell.sample_rows()]
 
     def to_frame(self, *, full: bool = False) -> "pandas.DataFrame":
-        """The rows of summary.csv as a table of pandas; `full`: with all columns of results.csv.
+        """The rows of summary.csv as a pandas table; `full`: with all columns of results.csv.
 
-        Of both, `run`, `started` and `command` tell the rows of several runs apart.
+        `run`, `started` and `command` distinguish the rows of several runs.
         """
         rows = self.about.rows(self.rows())
         return frame_of(rows if full else summary(rows))
 
     @cached_property
     def verdicts(self) -> list[Recommendation]:
-        """Whether speculative decoding pays, for every pair, data set and distribution that was asked about."""
+        """Whether speculative decoding pays, for every measured pair, data set and sampling distribution."""
         return recommend(with_command(self.rows(), self.about.command, short_name(self.path)))
 
     @property
@@ -210,13 +210,13 @@ class Result:
         return self.verdicts[0] if len(self.verdicts) == 1 else self.verdicts
 
     def report(self, path: str | Path | None = None, *, png: bool = False) -> Path:
-        """Write the HTML report, to report.html in the folder of the run unless told where; returns its path."""
+        """Write the HTML report, by default report.html in the folder of the run; returns its path."""
         from specbench.show.report.page import write_report
 
         return write_report([self.path], Path(path) if path is not None else None, png=png)
 
     def raise_for_status(self) -> None:
-        """Raise NotLosslessError or CellsFailedError where a command would have ended so; a Result alone never does."""
+        """Raise NotLosslessError or CellsFailedError if the command would have; a Result alone never raises."""
         raise_for_status(self.cells)
 
     def __repr__(self) -> str:
@@ -224,15 +224,15 @@ class Result:
         return f"<Result {pairs}, {counted(len(self.cells), 'cell')}, {clean_path(self.path)}>"
 
     def __str__(self) -> str:
-        """The verdicts in sentences."""
+        """The verdicts as text."""
         lines = [line for found in self.verdicts for line in sentences(found)]
         return "\n".join([*lines, f"results: {self.path}"])
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it: the verdicts and a table of the cells."""
+        """The verdicts and a table of the cells, for notebooks."""
         return page(self.verdicts, self.rows(), self.path)
 
 
 def load_run(path: str | Path) -> Result:
-    """A run from its folder or by name, also of one that goes on or was interrupted. UsageError where it is none."""
+    """Load a run by folder or name, even if running or interrupted. UsageError if it is not a run."""
     return Result.of(read_run(found_run(Path(path))))

@@ -27,14 +27,14 @@ def run(
     """Measure baseline and speculative decoding of a pair, as `specbench run` does; with lists, as `specbench sweep`.
 
     target, draft: aliases, hub ids or folders; without both, the shipped pair. settings: those of the
-    command, with underscores: k=4, method="chain", dataset="humaneval", limit=20, temperature=1.0 …;
-    a list is an axis, and every combination a cell (k=[2, 4, 8]; k="1-8" is one, too). preset: where
-    all other settings come from. executor: "process" measures every cell in a process of its own,
-    "ray" on a device of a Ray cluster. on_progress: called with a `Progress` between the turns.
+    command, with underscores: k=4, method="chain", dataset="humaneval", limit=20, temperature=1.0 …; a list
+    is an axis, and every combination a cell (k=[2, 4, 8]; k="1-8" also works). preset: the source of all
+    other settings. executor: "process" measures every cell in its own process, "ray" on a device of a Ray
+    cluster. on_progress: called with a `Progress` between the turns.
 
-    Returns the run, whatever became of its cells: see `Result.raise_for_status`. UsageError for a setting
-    that is unknown or out of range, UnusableModelError where the only pair cannot be loaded. After an
-    interrupt what was measured is in the folder that the note on the exception names, for `specbench.resume`.
+    Returns the run even if cells failed: see `Result.raise_for_status`. UsageError for a setting that is
+    unknown or out of range, UnusableModelError if the only pair cannot be loaded. After an interrupt the
+    results are in the folder that the note on the exception names, for `specbench.resume`.
     """
     named = {name: value for name, value in (("target", target), ("draft", draft)) if value is not None}
     theirs = presets.preset(preset).settings if preset else {}
@@ -53,19 +53,19 @@ def resume(
     engine_option: Mapping[str, str] | None = None,
     methods: Sequence[str] = (),
 ) -> Result:
-    """Measure what a run that was killed or interrupted lacks; with a larger `limit`, give it more prompts.
+    """Measure what a killed or interrupted run lacks; with a larger `limit`, add prompts.
 
-    path: its folder or name. trust_remote_code: let code of its checkpoints run, where the run did;
-    urls: its servers, if OPENAI_API_KEY may be sent to them; engine_option: its engine options that
-    name files or code; methods: those of its method files that name Python files, which run here.
-    UsageError where that would mix machines or versions, or cannot be.
+    path: its folder or name. trust_remote_code: allow remote code of its checkpoints, if the run did; urls:
+    its servers, if they may receive OPENAI_API_KEY; engine_option: its engine options that name files or
+    code; methods: its method files that name Python files, which run here. UsageError if that would mix
+    machines or versions, or is impossible.
     """
     typed = Typed(trust_remote_code, tuple(urls), engine_options(engine_option), tuple(methods))
     return concluded(record_rest(found_run(Path(path)), Hearing(on_progress), executor, limit, typed))
 
 
 def concluded(done: job.Outcome) -> Result:
-    """The run, or the interrupt that ended it."""
+    """The run; raises the interrupt that ended it."""
     if done.stop is not None:
         done.stop.add_note(f"specbench.resume({str(done.path)!r}) goes on with it")
         raise done.stop
