@@ -5,7 +5,7 @@
     result = specbench.run(target="llama-7b", draft="llama-68m", k=4)
     print(result)
 
-What is named here is loaded when it is first used: importing specbench loads nothing heavy.
+Names listed here are imported on first use: importing specbench loads nothing heavy.
 """
 
 from importlib import import_module

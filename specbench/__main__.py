@@ -1,4 +1,4 @@
-"""`python -m specbench`: the commands, for where no script of theirs is on the path."""
+"""Run the commands as `python -m specbench`, for when the script is not on the path."""
 
 from specbench.cli.app import main
 

@@ -1,23 +1,23 @@
-"""What a chat is to whoever makes prompts: messages, and a tokenizer that writes them as token ids."""
+"""A chat as the code that makes prompts sees it: messages, and a tokenizer that renders them as token ids."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-Message = Mapping[str, str]  # its role (system, user or assistant) and its content
+Message = Mapping[str, str]  # role (system, user or assistant) and content
 
 
 class Chat(Protocol):
-    """A tokenizer that writes chats."""
+    """A tokenizer that renders chats."""
 
     @property
     def own(self) -> str | None:
-        """The chat template that comes with it; None where there is none."""
+        """Its own chat template; None if missing."""
         ...
 
     def ids(self, template: str, messages: Sequence[Message], switches: Mapping[str, bool]) -> list[int]:
-        """The token ids of messages in a template, up to the beginning of an answer. Nothing is added, not even a BOS.
+        """Token ids of messages in a template, up to the start of an answer. Nothing is added, not even a BOS.
 
-        UsageError, in one line, where the template does not render them.
+        UsageError, in one line, if the template does not render them.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What a user can cause, as exceptions: one line that says what is wrong and what to do, and the exit code.
+"""User errors as exceptions: one line with the problem and the remedy, and the exit code.
 
 The documentation has a table of exit codes.
 """
@@ -10,12 +10,12 @@ from specbench.wording import gigabytes, redact
 
 
 class SpecbenchError(Exception):
-    """Base of everything that ends a command with one line instead of a traceback."""
+    """Base of all errors that end a command with one line instead of a traceback."""
 
     exit_code = 1
 
     def __str__(self) -> str:
-        """Errors quote URLs and what libraries said; neither shown nor stored does this one hold a password."""
+        """The message with credentials hidden: errors quote URLs and messages of libraries."""
         return redact(super().__str__())
 
 
@@ -26,7 +26,7 @@ class UsageError(SpecbenchError):
 
 
 class RegressionError(SpecbenchError):
-    """A new run is worse than its base by more than a gate allows, or speculative decoding pays less than it must."""
+    """A new run is worse than its base by more than a gate allows, or the speedup is below the required one."""
 
     exit_code = 3
 
@@ -38,11 +38,11 @@ class UnusableModelError(SpecbenchError):
 
 
 class ServerError(UnusableModelError):
-    """A server of models is not there, or did not answer as it should."""
+    """A model server is unreachable or gave an invalid answer."""
 
 
 class TooLargeError(UnusableModelError):
-    """Memory is not enough, by the estimate before anything is read, or while weights are."""
+    """Memory is insufficient, by the estimate before loading or while weights are loaded."""
 
 
 class NotLosslessError(SpecbenchError):
@@ -58,13 +58,13 @@ class CellsFailedError(SpecbenchError):
 
 
 class InterruptedRunError(SpecbenchError):
-    """A signal or Ctrl-C ended a run; what was measured is on disk. The exit code says which it was."""
+    """A signal or Ctrl-C ended a run; its results so far are on disk. The exit code names the signal."""
 
     exit_code = 130
 
 
 class NotComparableError(SpecbenchError):
-    """Two runs, or something in them, cannot be compared, or an answer is not settled."""
+    """Two runs or their parts are not comparable, or an answer is not settled."""
 
     exit_code = 7
 
@@ -74,10 +74,11 @@ EXHAUSTED = ("allocate memory", "unable to mmap", "failed to map segment", "bad_
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, in an exception or in one that led to it: what fails in the middle of a capture
-    ends in another exception. On a CPU torch and the loader of shared libraries have none of their own for it.
+    """Whether an exception or one of its causes reports that memory ran out.
 
-    torch's own for devices is known by its name: whoever asks need not have loaded torch.
+    A failure inside a graph capture ends in another exception. On a CPU, torch and the loader of shared
+    libraries raise no specific one. torch's error for devices is recognised by name, so that torch need not
+    be loaded.
     """
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if named or any(words in str(error).lower() for words in EXHAUSTED):
@@ -88,10 +89,10 @@ def out_of_memory(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class Missing:
-    """One thing that is missing. what: its role or kind; name: what the user calls it.
+    """A missing item. what: its role or kind; name: the user's name for it.
 
-    alone: the whole message where nothing else is missing. reason: why it cannot
-    simply be fetched, empty where it can. size: in bytes, None where nobody says.
+    alone: the whole message if nothing else is missing. reason: why it cannot simply be fetched, empty if it
+    can. size: in bytes, None if unknown.
     """
 
     what: str
@@ -109,7 +110,7 @@ class Missing:
 
 
 class MissingError(UnusableModelError):
-    """Some things are missing: all of them are named."""
+    """Several items are missing; the message names all of them."""
 
     def __init__(self, parts: Sequence[Missing]) -> None:
         self.parts = parts
@@ -117,7 +118,7 @@ class MissingError(UnusableModelError):
 
 
 def together(parts: Sequence[Missing]) -> str:
-    """All of them in one line."""
+    """All missing items in one line."""
     listed, command = ", ".join(part.shown for part in parts), command_for(parts)
     why = "" if all(part.reason for part in parts) else " and the hub does not answer"
     how = f"; where there is a network, run `{command}`" if command else ""
@@ -125,5 +126,5 @@ def together(parts: Sequence[Missing]) -> str:
 
 
 def command_for(parts: Sequence[Missing]) -> str:
-    """The one command that fetches everything that can be fetched; empty where nothing can."""
+    """The one command that fetches everything available; empty if nothing can be fetched."""
     return " && ".join(dict.fromkeys(part.command for part in parts if part.command))

@@ -1,6 +1,6 @@
-"""Files that ship with specbench, and files that somebody hands over: read within bounds, YAML as plain values.
+"""Read shipped files and untrusted files within bounds; YAML as plain values.
 
-Only regular files are read, none that blocks and none without an end; YAML has every key once and never itself.
+Only regular files are read, so that no read blocks or runs forever. YAML may not repeat a key or contain itself.
 """
 
 import errno
@@ -24,41 +24,41 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parent
 ASSETS = PACKAGE / "assets"
 CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
-ANY = 1 << 60  # bytes of a file that is never read as a whole
-PART = 1 << 20  # bytes that are read at once
-LARGEST = 1 << 30  # bytes of a file that is read into memory, where nothing smaller is said
-# Some files of /proc are regular and block. Not every system knows all of these.
+ANY = 1 << 60  # bytes; for a file that is never read as a whole
+PART = 1 << 20  # bytes per read
+LARGEST = 1 << 30  # largest file in bytes that is read into memory, by default
+# Some files of /proc are regular and block. Not every system has all of these flags.
 FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
-LARGEST_YAML = 128 << 10  # bytes of a file; the parser takes a second for them
-MOST_VALUES = 20_000  # values in it, those that an alias repeats counted again: a few lines can stand for billions
-MOST_DIGITS = 40  # of a whole number; Python refuses to print very long ones
+LARGEST_YAML = 128 << 10  # bytes of a file; parsing takes a second
+MOST_VALUES = 20_000  # values in it, counting alias repeats: a few lines can expand to billions
+MOST_DIGITS = 40  # digits of an integer; Python refuses to print very long ones
 INTEGER = "tag:yaml.org,2002:int"
 
 
 def read_whole(path: Path, most: int = LARGEST) -> bytes:
-    """The content of a regular file of at most so many bytes; OSError, saying why, where there is none to be had."""
+    """Read a regular file of at most `most` bytes. OSError, with the reason, if that is not possible."""
     parts: list[bytes] = []
     with open_regular(path, most) as file:
         while part := file.read(PART):
             parts.append(part)
-            if len(parts) * PART > most + PART:  # it grows, or it is one whose size the system does not know
+            if len(parts) * PART > most + PART:  # the file grows, or the system does not know its size
                 raise too_large(path, most)
     return b"".join(parts)
 
 
 def open_regular(path: Path, most: int = LARGEST) -> BinaryIO:
-    """A regular file for reading; it never waits for what is not there."""
+    """Open a regular file for reading, without blocking."""
     check_regular(path, most)
     return open(path, "rb", opener=lambda name, _: os.open(name, FLAGS))
 
 
 def open_text(path: Path, encoding: str = "utf-8", most: int = LARGEST) -> TextIO:
-    """A regular file of text for reading, its line ends as they are."""
+    """Open a regular text file for reading, with line ends unchanged."""
     return TextIOWrapper(open_regular(path, most), encoding=encoding, newline="")
 
 
 def check_regular(path: Path, most: int = LARGEST) -> None:
-    """OSError for a folder, a pipe, a device, a socket, and for a file of more than so many bytes."""
+    """Raise OSError for a folder, pipe, device or socket, and for a file of more than `most` bytes."""
     found = path.stat()
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
@@ -73,7 +73,7 @@ def too_large(path: Path, most: int) -> OSError:
 
 
 def in_units(size: int) -> str:
-    """A number of bytes, as whole units where it is that."""
+    """Format a number of bytes in the largest unit that divides it."""
     for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if size >> shift << shift == size > 0:
             return f"{size >> shift} {unit}"
@@ -84,16 +84,16 @@ def in_units(size: int) -> str:
 
 
 def read_yaml(path: Path) -> Any:
-    """What a file says. OSError where it cannot be read, ValueError, in one line, where it is no YAML of this kind."""
+    """Parse a YAML file. OSError if it cannot be read; ValueError, in one line, if it is invalid here."""
     return parsed_yaml(read_whole(path, LARGEST_YAML).decode("utf-8"))
 
 
 def parsed_yaml(text: str) -> Any:
-    """What a text says; ValueError, in one line, where it is no YAML, has a key twice, contains itself or is too much.
+    """Parse YAML text. ValueError, in one line, if it is invalid, repeats a key, contains itself or is too large.
 
-    The text is that of one document; of YAML's tags only the plain ones are known.
+    The text is one document; only the plain YAML tags are known.
     """
-    import yaml  # it takes a moment, which a command without a file need not
+    import yaml  # slow to import; not needed without a file
 
     try:
         loader = yaml.SafeLoader(text)
@@ -110,7 +110,7 @@ def parsed_yaml(text: str) -> Any:
 
 
 def values_in(node: "Node", around: set[int], known: dict[int, int]) -> int:
-    """How many values a node stands for, aliases followed; `around` are the nodes that it stands in."""
+    """Number of values in a node, with aliases expanded; `around` are its ancestors."""
     if id(node) in around:
         raise ValueError(f"line {line_of(node)}: this value contains itself")
     if id(node) not in known:
@@ -122,7 +122,7 @@ def values_in(node: "Node", around: set[int], known: dict[int, int]) -> int:
 
 
 def inside_node(node: "Node") -> "list[Node]":
-    """The nodes that a node directly consists of."""
+    """The direct children of a node."""
     from yaml.nodes import MappingNode, SequenceNode
 
     if isinstance(node, MappingNode):
@@ -131,7 +131,7 @@ def inside_node(node: "Node") -> "list[Node]":
 
 
 def check_node(node: "Node") -> None:
-    """ValueError for a mapping with a key twice, of which YAML would keep the last, and for an endless number."""
+    """Raise ValueError for a repeated key, where YAML would keep the last, and for an oversized number."""
     from yaml.nodes import MappingNode, ScalarNode
 
     if isinstance(node, MappingNode):
@@ -143,32 +143,32 @@ def check_node(node: "Node") -> None:
 
 
 def line_of(node: "Node") -> int:
-    """The line in which a node begins, from 1."""
+    """The line where a node starts, from 1."""
     return int(node.start_mark.line) + 1
 
 
 # --- replacing --------------------------------------------------------------------------------------------------------
-# Files that are written whole or not at all, in the folder where they belong and nowhere else.
-# Folders come from strangers as well: what is written there follows no link and waits for no reader.
+# Atomic writes: a file is written whole or not at all, in its own folder and nowhere else.
+# Folders may be untrusted, so writing follows no links and waits for no reader.
 
-# Not every system knows all of these; where links cannot be refused by an open, they are looked for.
+# Not every system has all of these; if an open cannot refuse links, they are checked before.
 OWN = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
-LONGEST = 40  # characters of a file's name in that of its temporary file, which has to fit into 255 bytes
-RANDOM = 8  # bytes in the name of a temporary file
+LONGEST = 40  # characters of a file's name in its temporary name, which must fit into 255 bytes
+RANDOM = 8  # random bytes in the name of a temporary file
 
 
 def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
-    """Replace `path` by a text."""
+    """Replace the content of `path` by a text."""
     with replacing(path, mode) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
-    """A new file to be written, which replaces `path` at once when it is whole and on disk, or never.
+    """A new file that replaces `path` atomically once it is complete and on disk, or never.
 
-    mode: its permissions, less the umask. A link at `path` is replaced itself. OSError
-    for a path that is a folder, a pipe or a device: it would be replaced, too.
+    mode: its permissions, less the umask. A link at `path` is replaced itself. OSError for a folder, pipe or
+    device, which would be replaced as well.
     """
     if path.exists():
         check_regular(path)
@@ -180,12 +180,12 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # on a full disk it takes the space that would let others go on
+        temporary.unlink(missing_ok=True)  # on a full disk, free its space for others
         raise
 
 
 def clear_unfinished(folder: Path, *names: str) -> None:
-    """Delete what killed processes left of files of these names, or of all. No other process may be writing them."""
+    """Delete temporary files left by killed processes, for these names or all. No other process may be writing them."""
     for name in names or ("*",):
         for left in folder.glob(f".{name}.{'[0-9a-f]' * 2 * RANDOM}.tmp"):
             if stat.S_ISREG(left.lstat().st_mode):
@@ -194,9 +194,9 @@ def clear_unfinished(folder: Path, *names: str) -> None:
 
 @contextmanager
 def filling(folder: Path, last: str = "") -> Iterator[Path]:
-    """An empty folder to be filled, whose files then replace those of `folder` one by one; all others stay.
+    """An empty folder whose files then replace those of `folder` one by one; other files stay.
 
-    last: the name of the file that appears last: where it is, the others are.
+    last: the file that is moved last, so that its presence implies the others.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unfinished.", dir=folder) as scratch:
@@ -208,9 +208,9 @@ def filling(folder: Path, last: str = "") -> Iterator[Path]:
 
 
 def open_own(path: Path, flags: int = 0) -> int:
-    """The descriptor of a file that is read, and written in its place, made if it is not there.
+    """Open a file for reading and in-place writing, creating it if missing.
 
-    UsageError for a link: it may lead to any file of the user; and for all else that is no regular file.
+    UsageError for a link, which may lead to any file of the user, and for anything else that is not a regular file.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise UsageError(f"{clean_path(path)} is a link, or no file: put the file itself there, which is written to")
@@ -218,7 +218,7 @@ def open_own(path: Path, flags: int = 0) -> int:
 
 
 def own_folder(path: Path) -> Path:
-    """A folder inside one that is written to, made if it is not there. OSError for a link, which may lead anywhere."""
+    """A subfolder to write to, created if missing. OSError for a link, which may lead anywhere."""
     if path.is_symlink():
         raise NotADirectoryError(errno.ENOTDIR, "it is a link, not a folder", str(path))
     path.mkdir(parents=True, exist_ok=True)
@@ -226,14 +226,14 @@ def own_folder(path: Path) -> Path:
 
 
 def refuse_links(path: Path) -> None:
-    """UsageError for a folder in which a run goes on, with links inside: they may lead anywhere."""
+    """Raise UsageError if the folder of a continued run contains links, which may lead anywhere."""
     if link := next((inner for inner in path.rglob("*") if inner.is_symlink()), None):
         raise UsageError(f"{clean_path(link)} is a link: put the file or the folder itself there, which is written to")
 
 
 @contextmanager
 def writing(what: str, advice: str) -> Iterator[None]:
-    """Turns a full disk or a place that cannot be written into a UsageError of one line."""
+    """Convert a full disk or an unwritable location into a UsageError of one line."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Files of the hub in its cache on this machine: fetched if missing, within bounds, or refused in one sentence.
+"""Hub files in the local cache: fetched if missing, within bounds, or refused in one sentence.
 
-huggingface_hub is imported when something is fetched, because most commands fetch nothing.
+huggingface_hub is imported on the first fetch, because most commands fetch nothing.
 """
 
 import importlib
@@ -21,20 +21,20 @@ from specbench.files import in_units
 from specbench.wording import first_line
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]  # (bytes that have arrived, bytes in all)
+Progress = Callable[[int, int], None]  # (bytes received, bytes in total)
 
 COMMIT = re.compile("[0-9a-f]{40}")
-FRESH = 60.0  # seconds for which an answer about a repository is used again
-LEAST, PATIENCE = 10 << 10, 90.0  # bytes that must arrive in so many seconds; the library's six attempts take less
-ANSWER, ANSWERED = 64 << 20, 120.0  # largest size and time of an answer of the API; a page of a listing has 1 MiB
+FRESH = 60.0  # seconds for which an answer about a repository is reused
+LEAST, PATIENCE = 10 << 10, 90.0  # least bytes within so many seconds; the library's six attempts take less
+ANSWER, ANSWERED = 64 << 20, 120.0  # limits on size and time of an API answer; a page of a listing has 1 MiB
 
 
 class UnavailableError(Exception):
-    """A file of the hub is not available: one line with the reason and what to do."""
+    """A hub file is not available; the message is one line with the reason and the remedy."""
 
 
 class SlowError(Exception):
-    """The hub sends too little, or without an end."""
+    """The hub sends too little, or data without end."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Repository:
 
     @property
     def subject(self) -> str:
-        """How a sentence about it begins."""
+        """The subject of a sentence about it."""
         return self.id if self.name in ("", self.id) else f"{self.name} ({self.id})"
 
     @property
@@ -60,35 +60,35 @@ class Repository:
 
     @property
     def place(self) -> dict[str, Any]:
-        """As the library's functions take it."""
+        """The arguments that the library's functions take."""
         return {"repo_id": self.id, "repo_type": self.kind, "revision": self.revision}
 
     @property
     def pinned(self) -> bool:
-        """Whether the revision always means the same files."""
+        """Whether the revision is immutable."""
         return COMMIT.fullmatch(self.revision or "") is not None
 
     def command(self, file: str = "") -> str:
-        """The command that fetches all of it, or one file."""
+        """The command that fetches the repository, or one file."""
         kind = " --repo-type dataset" if self.kind == "dataset" else ""
         revision = f" --revision {self.revision}" if self.revision else ""
         return f"hf download {self.id}{' ' * bool(file)}{file}{kind}{revision}"
 
 
 def snapshot(repository: Repository, patterns: list[str], progress: Progress | None = None) -> Path:
-    """The folder in the cache with the top-level files that match. Raises UnavailableError."""
+    """The cached folder with the matching top-level files. Raises UnavailableError."""
     return _fetched(repository, {"allow_patterns": patterns, "ignore_patterns": ["*/*"]}, progress)
 
 
 def one_file(repository: Repository, file: str) -> Path:
-    """One file of a repository in the cache. Raises UnavailableError."""
+    """The cached path of one file of a repository. Raises UnavailableError."""
     if repository.pinned and (path := cached_file(repository, file)):
         return path
     return _fetched(repository, {"allow_patterns": [file]}, file=file) / file
 
 
 def cached_file(repository: Repository, file: str) -> Path | None:
-    """Where one file of a repository is in the cache."""
+    """The path of a file in the cache; None if missing."""
     import huggingface_hub
 
     found = huggingface_hub.try_to_load_from_cache(filename=file, **repository.place)
@@ -96,7 +96,7 @@ def cached_file(repository: Repository, file: str) -> Path | None:
 
 
 def _fetched(repository: Repository, wanted: Any, progress: Progress | None = None, file: str = "") -> Path:
-    """The snapshot with what is wanted; from the cache alone if it is complete there, or if the hub does not answer."""
+    """The snapshot with the requested files; from the cache alone if complete there, or if the hub does not answer."""
     import huggingface_hub
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, EntryNotFoundError, LocalEntryNotFoundError
 
@@ -106,19 +106,19 @@ def _fetched(repository: Repository, wanted: Any, progress: Progress | None = No
 
     if not file and repository.pinned:
         try:
-            huggingface_hub.get_cached_repo_tree(**repository.place)  # else nobody knows whether the cache is complete
+            huggingface_hub.get_cached_repo_tree(**repository.place)  # raises if completeness is unknown
             return _bounded(lambda watch: fetch(watch, True))
         except (CachedRepoTreeNotFoundError, LocalEntryNotFoundError):
             pass
-    refusal = answer_of(repository)  # first, because a download would try for minutes to reach the hub
+    refusal = answer_of(repository)  # first, because a download would retry for minutes
     try:
         folder = _bounded(lambda watch: fetch(watch, refusal is not None))
         if file and not (folder / file).exists():
             raise EntryNotFoundError(file)
-    except Exception as error:  # the library also raises the errors of its HTTP library
+    except Exception as error:  # the library also raises errors of its HTTP library
         failure: Any = refusal or _cause(error)
         if isinstance(failure, SlowError) or (refused(failure) and failure.response.status_code >= 500):
-            _ANSWERS[repository] = time.monotonic(), failure  # not waited for again at the next file
+            _ANSWERS[repository] = time.monotonic(), failure  # so that the next file does not wait again
         raise UnavailableError(reason(repository, failure, file)) from failure
     return folder
 
@@ -127,7 +127,7 @@ _ANSWERS: dict[Repository, tuple[float, Exception | None]] = {}
 
 
 def answer_of(repository: Repository) -> Exception | None:
-    """Why the hub refuses this repository or does not answer; None if it gives it."""
+    """Why the hub refuses this repository or does not answer; None if it is available."""
     import huggingface_hub
 
     asked, answer = _ANSWERS.get(repository, (-FRESH, None))
@@ -136,21 +136,21 @@ def answer_of(repository: Repository) -> Exception | None:
     answer, most = None, huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT
     try:
         _bounded(lambda _: huggingface_hub.HfApi().repo_info(timeout=most, **repository.place))
-    except Exception as error:  # refused, no connection, no proxy, no answer in time
+    except Exception as error:  # refused, no connection, proxy error or timeout
         answer = error.with_traceback(None)
     _ANSWERS[repository] = time.monotonic(), answer
     return answer
 
 
 def file_sizes(repository: Repository) -> dict[str, int]:
-    """The bytes of the files of a repository; empty if the hub does not answer."""
+    """File sizes of a repository in bytes; empty if the hub does not answer."""
     import huggingface_hub
 
     if answer_of(repository) is not None:
         return {}
     try:
         found = _bounded(lambda _: list(huggingface_hub.HfApi().list_repo_tree(recursive=True, **repository.place)))
-    except Exception:  # the sizes are only shown
+    except Exception:  # sizes are only displayed
         return {}
     return {one.path: one.size for one in found if isinstance(one, huggingface_hub.hf_api.RepoFile)}
 
@@ -159,7 +159,7 @@ def file_sizes(repository: Repository) -> dict[str, int]:
 
 
 class Watch:
-    """The bytes that one call of the library has received, over all of its threads."""
+    """The bytes received by one library call, over all of its threads."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
@@ -169,7 +169,7 @@ class Watch:
         self.since, self.came = time.monotonic() + wait, 0
 
     def add(self, size: float) -> None:
-        """Called in the background for every block, and for every request: where an interrupt ends it."""
+        """Count a received block or a request, on a background thread; an interrupt ends the call here."""
         if self.stopped.is_set():
             raise InterruptedError("interrupted")
         self.came += int(size)
@@ -189,9 +189,9 @@ def patience() -> float:
 
 
 def _bounded(work: Callable[[Watch], T]) -> T:
-    """What `work` returns, computed in the background: an interrupt, or a hub that is too slow, ends the wait.
+    """Run `work` in the background, so that an interrupt or a slow hub ends the wait.
 
-    The library itself waits for all transfers of a snapshot before it lets an interrupt through.
+    The library itself waits for all transfers of a snapshot before it handles an interrupt.
     """
     watch, result = Watch(), Future[T]()
     _set_client(watch)
@@ -207,13 +207,13 @@ def _bounded(work: Callable[[Watch], T]) -> T:
         try:
             background.start()
             while background.is_alive():
-                background.join(0.5)  # a signal just before an endless wait would not end it
+                background.join(0.5)  # an endless wait would miss a signal that came just before
                 watch.check()
             return result.result()
         finally:
             if not result.done():
                 watch.stopped.set()
-                waited_for: Any = thread._threads_queues  # Python would wait at its end for the library's workers
+                waited_for: Any = thread._threads_queues  # at exit Python would wait for the library's workers
                 for worker in [one for one in list(waited_for) if one.daemon]:
                     waited_for.pop(worker, None)
 
@@ -224,13 +224,13 @@ def _set_client(watch: Watch) -> None:
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    # httpx or httpx2, whichever this release of the library uses
+    # httpx or httpx2, whichever this release uses
     http: Any = importlib.import_module(HfHubHTTPError.__mro__[1].__module__.partition(".")[0])
 
     def request(sent: Any) -> None:
         if huggingface_hub.is_offline_mode():
             raise OfflineModeIsEnabled(f"cannot reach {sent.url}: HF_HUB_OFFLINE is set")
-        if sent.url.path.endswith("/api/agent-harnesses"):  # telemetry, requested even if the cache is complete
+        if sent.url.path.endswith("/api/agent-harnesses"):  # telemetry, sent even if the cache is complete
             raise InterruptedError("not needed")
         watch.add(0)
         most = constants.HF_HUB_DOWNLOAD_TIMEOUT
@@ -253,28 +253,28 @@ def _set_client(watch: Watch) -> None:
         received.stream = Counted(received.stream)
         path = received.request.url.path
         if received.status_code < 300 and ("/api/" not in path or "/resolve" in path):
-            return  # a file, read by the library block by block
+            return  # a file, which the library reads by blocks
         parts, size, began = [], 0, time.monotonic()
         for part in received.iter_bytes():
             size += len(part)
             if size > ANSWER or time.monotonic() - began > ANSWERED:
                 raise SlowError(f"gives an answer of more than {in_units(ANSWER)}, or {ANSWERED:g} seconds")
             parts.append(part)
-        received._content = b"".join(parts)  # what `read` of the client returns from now on
+        received._content = b"".join(parts)  # the client's `read` returns this from now on
 
     hooks = {"request": [request], "response": [response]}
     huggingface_hub.set_client_factory(lambda: http.Client(event_hooks=hooks, follow_redirects=True, timeout=None))
 
 
 def _wait(headers: Any) -> int | None:
-    """The seconds for which the hub asks to wait."""
+    """The seconds that the hub requests to wait."""
     limit = re.search(r";\s*t\s*=\s*(\d{1,9})\b", headers.get("RateLimit", ""))
     after = limit or re.fullmatch(r"\s*(\d{1,9})\s*", headers.get("Retry-After", ""))
     return int(after[1]) if after else None
 
 
 def bars(watch: Watch, progress: Progress | None) -> type[Any]:
-    """The class of the library's progress bars: drawn nowhere, they report bytes and refuse twice what was announced.
+    """The library's progress-bar class: draws nothing, reports bytes, and refuses more than twice the announced size.
 
     The library makes one for the bytes on disk, one for those on the wire, and one that counts files.
     """
@@ -298,7 +298,7 @@ def bars(watch: Watch, progress: Progress | None) -> type[Any]:
 
 
 class _Waiting(logging.Handler):
-    """Shows only the message that explains a silence: that the hub asks to wait."""
+    """Pass only the message that the hub requests to wait, as it explains a silence."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if "Rate limited" in record.getMessage():
@@ -307,7 +307,7 @@ class _Waiting(logging.Handler):
 
 @contextmanager
 def _quiet(watch: Watch) -> Iterator[None]:
-    """Silence the library's retries, advice and progress bars; too little room on the disk becomes an error."""
+    """Silence the library's retries, advice and progress bars; raise an error if the disk is too full."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     no_bars, library = are_progress_bars_disabled(), logging.getLogger("huggingface_hub")
@@ -318,7 +318,7 @@ def _quiet(watch: Watch) -> Iterator[None]:
             warnings.filterwarnings("error", "Not enough free disk space")
             yield
     finally:
-        if not watch.stopped.is_set():  # otherwise the background would complain about its end
+        if not watch.stopped.is_set():  # otherwise the background thread would complain at its end
             library.handlers = handlers
         if not no_bars:
             enable_progress_bars()
@@ -330,7 +330,7 @@ NOT_HERE = "is not complete in the cache and {why}: run `{command}` where there 
 BROKEN = "did not arrive whole: the connection broke off ({error}): run the same again; {kept}"
 NO_FILE = "has no file {file} at {revision}: see {url}/tree/main"
 NOT_FOUND = "does not exist ({where} {url}), or it is gated or private: then {login}"
-SENTENCES = {  # by the name of the error or of one of its bases, for a refusal by its status
+SENTENCES = {  # by the name of the error or of a base class; refusals by their status
     "GatedRepoError": "is gated: accept its conditions on {url}, then {login}",
     "RepositoryNotFoundError": NOT_FOUND,
     "RevisionNotFoundError": "has no revision {revision}: see {url}/commits/main",
@@ -351,7 +351,7 @@ SENTENCES = {  # by the name of the error or of one of its bases, for a refusal 
     "ReadError": BROKEN,
     "WriteError": BROKEN,
     "HTTPError": NOT_HERE.replace("{why}", "{hub} cannot be reached ({kind}: {error})"),
-    "OSError without a number": BROKEN,  # what arrived has not the size that was announced
+    "OSError without a number": BROKEN,  # the received size differs from the announced one
     "OSError": "could not be fetched into {cache}: {strerror} (HF_HOME names another place)",
     "UserWarning": "does not fit on the disk: {size} for one file, {free} free in {cache} "
     "(HF_HOME names another place); {kept}",
@@ -360,7 +360,7 @@ SENTENCES = {  # by the name of the error or of one of its bases, for a refusal 
 
 
 def reason(repository: Repository, error: Any, file: str = "") -> str:
-    """The line for an error of the library; `file` is the one that was wanted."""
+    """The message for a library error; `file` is the requested one."""
     import huggingface_hub
     from huggingface_hub import constants
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -403,7 +403,7 @@ def reason(repository: Repository, error: Any, file: str = "") -> str:
 
 
 def _cause(error: Any) -> Any:
-    """The failure because of which the library looked into its cache, where there was nothing either."""
+    """The original failure, after which the library found nothing in its cache either."""
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     while isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):

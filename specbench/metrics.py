@@ -1,4 +1,4 @@
-"""What a decode leaves behind, and what its rounds say: acceptance, drafting, tokens per round.
+"""The record of a decode, and metrics from its rounds: acceptance, drafting, tokens per round.
 
 Counts in, numbers out.
 """
@@ -8,14 +8,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-# Spans of the trace of a request to a server: from when it came to the first and the last piece of its answer,
-# its equal part of the seconds of its turn, and its wait for a place among those under way, where it had to.
+# Spans in the trace of a server request: from its arrival to the first and the last piece of its answer, its
+# equal part of the seconds of its turn, and its wait in the queue, if any.
 FIRST_PIECE, LAST_PIECE, TURN_PART, HELD = "request/first", "request/last", "request/turn", "request/held"
 
 
 @dataclass(frozen=True)
 class LevelCounts:
-    """The rounds of one inner level of a nest, added up: those that drafted for one round of the sequence, or for all.
+    """Summed rounds of one inner level of a nest: those that drafted for one round of the sequence, or for all.
 
     Fields as in `RoundCounts`; overlap is the sum over the tested levels, longest the longest draft of a round.
     """
@@ -33,12 +33,13 @@ class LevelCounts:
 class RoundCounts:
     """One round of one sequence: drafted, tested and accepted levels, emitted tokens (correction or bonus included).
 
-    drafted: every drafted level, because each costs the same; surplus: those of them after the end of the sequence,
-    which no verdict could use. overlap[i]: the chance that the verifier accepts level i + 1 given that it is tested, Σ
-    min(p, q) for `Rejection`, Σ p·q for `TokenMatch`. nodes: drafted tokens in the target's pass, in a tree more than
-    levels; 0 where they were not counted. distance: total variation distance from the target's distribution, summed
-    over the emitted tokens. inner[i]: the rounds of level i + 2 of a nest. belief[i]: how likely what drafted level i
-    + 1 held it to be accepted, None where it held nothing of it; empty where it held nothing of any tested level.
+    drafted: all drafted levels, because each costs the same; surplus: drafted levels after the end of the
+    sequence, which cannot be accepted. overlap[i]: the chance that the verifier accepts level i + 1 given
+    that it is tested, Σ min(p, q) for `Rejection`, Σ p·q for `TokenMatch`. nodes: drafted tokens in the
+    target's pass, in a tree more than levels; 0 if not counted. distance: total variation distance from the
+    target's distribution, summed over the emitted tokens. inner[i]: the rounds of level i + 2 of a nest.
+    belief[i]: the drafter's predicted acceptance of level i + 1, None if it made no prediction; empty if it
+    predicted no tested level.
     """
 
     drafted: int
@@ -59,24 +60,24 @@ class RoundCounts:
 
     @property
     def width(self) -> int:
-        """How many drafted tokens the target's pass verified."""
+        """Number of drafted tokens that the target's pass verified."""
         return max(self.nodes, self.drafted)
 
     @property
     def reached(self) -> int:
-        """Tested levels, and the next one where the accepted path of a tree ended before other paths did."""
+        """Tested levels, plus the next one if the accepted path of a tree ended before other paths."""
         ended = self.accepted == self.tested < self.usable and self.emitted > self.accepted
         return self.tested + ended
 
 
 def ratio(part: float, whole: float) -> float:
-    """part ÷ whole; NaN where the whole is 0, never a made-up number."""
+    """part ÷ whole; NaN if the whole is 0."""
     return part / whole if whole else math.nan
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What many rounds say about acceptance; the fields are named as the columns of results.csv."""
+    """Acceptance over many rounds; the fields are named like the columns of results.csv."""
 
     rounds: int
     drafted: int
@@ -111,7 +112,7 @@ def acceptance(rounds: Sequence[RoundCounts]) -> Acceptance:
 def acceptance_by_position(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:
     """Conditional acceptance at positions 1..K: accepted at i ÷ tested at i, truncated rounds included.
 
-    Where the accepted path of a tree ends before other paths do, nothing is accepted at the next position.
+    If the accepted path of a tree ends before other paths, the next position counts as tested and not accepted.
     """
     longest = max((r.usable for r in rounds), default=0)
     return tuple(
@@ -120,20 +121,20 @@ def acceptance_by_position(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:
 
 
 def overlap_by_level(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:
-    """Mean chance of acceptance at levels 1, 2, …, each over the rounds that reached it; NaN where none did."""
+    """Mean acceptance probability at levels 1, 2, …, each over the rounds that reached it; NaN if none did."""
     longest = max((r.usable for r in rounds), default=0)
     reached = [[r.overlap[i] if i < r.tested else 0.0 for r in rounds if r.reached > i] for i in range(longest)]
     return tuple(min(ratio(math.fsum(chances), len(chances)), 1.0) for chances in reached)
 
 
 def level_counts(rounds: Sequence[RoundCounts]) -> tuple[LevelCounts, ...]:
-    """The counts of levels 2, 3, … of a nest over all rounds; empty where no round has inner rounds."""
+    """Counts of levels 2, 3, … of a nest over all rounds; empty if no round has inner rounds."""
     deepest = max((len(r.inner) for r in rounds), default=0)
     return tuple(level_total([r.inner[i] for r in rounds if len(r.inner) > i]) for i in range(deepest))
 
 
 def level_total(counts: Sequence[LevelCounts]) -> LevelCounts:
-    """One level's counts over several rounds."""
+    """Counts of one level, summed over rounds."""
     return LevelCounts(
         rounds=sum(one.rounds for one in counts),
         drafted=sum(one.drafted for one in counts),
@@ -149,8 +150,8 @@ def level_total(counts: Sequence[LevelCounts]) -> LevelCounts:
 class Drafting:
     """What rounds drafted: the share that drafted anything, levels and nodes of a mean round, used or not.
 
-    distance: mean total variation distance between the distribution
-    of an emitted token and the target's; 0 for lossless methods.
+    distance: mean total variation distance between the distribution of an emitted token and the target's; 0
+    for lossless methods.
     """
 
     hit_rate: float
@@ -160,7 +161,7 @@ class Drafting:
 
 
 def drafting(rounds: Sequence[RoundCounts]) -> Drafting:
-    """Of the mean round; NaN where there are no rounds."""
+    """Means over rounds; NaN without rounds."""
     return Drafting(
         hit_rate=ratio(sum(r.drafted > 0 for r in rounds), len(rounds)),
         levels=ratio(sum(r.drafted for r in rounds), len(rounds)),
@@ -188,9 +189,8 @@ def speedup_of_totals(
 class Trace:
     """The decode of one sequence: new tokens, counts by round, decode and prefill seconds, decode seconds by phase.
 
-    Sequences decoded together share their seconds. draftable: how many of the tokens its
-    draft could have proposed, where it knows some tokens of the vocabulary only; None
-    where it knows all of them. choice: the method that decoded it, where one was chosen.
+    Sequences decoded together share their seconds. draftable: number of tokens within the draft's vocabulary,
+    if that is reduced; None if it is complete. choice: the method that decoded it, if one was chosen.
     """
 
     tokens: tuple[int, ...]
@@ -203,11 +203,11 @@ class Trace:
 
     @property
     def updating(self) -> float:
-        """Decode seconds in which a draft that learns was changed."""
+        """Decode seconds spent updating a draft that learns online."""
         return self.spans.get("update", 0.0)
 
 
 def seed_from(*names: object) -> int:
-    """A seed of 63 bits, made of names alone: the same on every machine, another one if any of the names differs."""
+    """A 63-bit seed from names alone: the same on every machine, different if any name differs."""
     digest = hashlib.sha256("\0".join(map(str, names)).encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8]) >> 1

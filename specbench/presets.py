@@ -1,8 +1,9 @@
 """Presets, the settings and numbers of published experiments, and acceptance profiles in JSON files.
 
-Tools mean two things by acceptance at a position, so a profile names which it has: `conditional`, given that all
-before it was accepted; `joint`, from the beginning of the draft on; or what vLLM counts, `accepted_per_position`
-and the number of `drafts` (vllm:spec_decode_num_accepted_tokens_per_pos, ..._num_drafts).
+Tools define acceptance at a position in different ways, so a profile names its kind: `conditional`, given
+that all before it were accepted; `joint`, from the start of the draft; or vLLM's counters,
+`accepted_per_position` and the number of `drafts` (vllm:spec_decode_num_accepted_tokens_per_pos,
+..._num_drafts).
 """
 
 import json
@@ -27,8 +28,10 @@ KINDS = ("conditional", "joint", "accepted_per_position")
 
 @dataclass(frozen=True)
 class Preset:
-    """A published experiment. published: for each of its cells the settings that tell it from the
-    others, and numbers by the columns of results.csv; `told` are the names of those settings."""
+    """A published experiment.
+
+    published: for each cell, the settings that distinguish it and its numbers by column; `told` names those settings.
+    """
 
     name: str
     summary: str
@@ -44,12 +47,12 @@ class Preset:
 
 
 def presets() -> dict[str, Path]:
-    """The preset files that ship with specbench, by name."""
+    """The shipped preset files, by name."""
     return {path.stem: path for path in sorted((CONFIGS / "presets").glob("*.yaml"))}
 
 
 def preset(name: str) -> Preset:
-    """A preset by its name. UsageError for an unknown one."""
+    """Load a preset by name. UsageError if unknown."""
     known = presets()
     if name not in known:
         raise UsageError(f"unknown preset {name[:60]!r}{near(name, known)}: choose one of {', '.join(known)}")
@@ -58,20 +61,20 @@ def preset(name: str) -> Preset:
 
 @dataclass(frozen=True)
 class Profile:
-    """Conditional chances by position, and what they were measured on, in words."""
+    """Conditional acceptance by position, and a description of the source."""
 
     conditional: tuple[float, ...]
     source: str
 
     def text(self, **about: Any) -> str:
-        """As a file, with both meanings of acceptance, each by its name; `about` is more of its source."""
+        """The content of a profile file, with conditional and joint acceptance; `about` adds details of its source."""
         joint = [round(chance, DIGITS) for chance in accumulate(self.conditional, mul)]
         content = {"source": {"text": self.source, **about}, "conditional": list(self.conditional), "joint": joint}
         return json.dumps(content, indent=2) + "\n"
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile in a file. UsageError, saying what is wrong, for one that is none."""
+    """Read a profile from a file. UsageError, with the reason, if it is invalid."""
     try:
         content = json.loads(read_whole(path, LARGEST))
     except OSError as error:
@@ -85,7 +88,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def profile_of(content: Any) -> Profile:
-    """A profile from the content of its file; ValueError where it is none."""
+    """Parse the content of a profile file. ValueError if it is invalid."""
     if not isinstance(content, dict) or not (kinds := [kind for kind in KINDS if kind in content]):
         raise ValueError(f"an acceptance profile has one of the keys {', '.join(KINDS)}")
     if not (source := source_of(content.get("source"))):
@@ -97,7 +100,7 @@ def profile_of(content: Any) -> Profile:
 
 
 def conditional(kind: str, given: Sequence[float], content: Mapping[str, Any]) -> list[float]:
-    """Chances by position, given that all before it was accepted; after a position that never is, 0."""
+    """Conditional acceptance by position; 0 after a position that is never accepted."""
     if kind == "conditional":
         chances = list(given)
     else:
@@ -119,7 +122,7 @@ def numbers(key: str, given: Any) -> list[float]:
 
 
 def source_of(given: Any) -> str:
-    """The source in one line: a text, or what a mapping has as `text`, or all that it says."""
+    """The source in one line: a text, a mapping's `text`, or the whole mapping."""
     if isinstance(given, dict):
         given = given.get("text") or ", ".join(f"{key} {value}" for key, value in given.items())
     return redact(" ".join(given.split()))[:200] if isinstance(given, str) else ""

@@ -1,4 +1,4 @@
-"""What the declaration of a setting holds besides its type, and the lists of settings that are derived from it."""
+"""The metadata of a setting beyond its type, and the lists of settings that are derived from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from pydantic import BaseModel
 Panel = Literal["Pair", "Method", "Data", "Sampling", "Measuring", "Training"]
 Group = Literal["pair", "revisions", "precision", "device", "method", "lookahead", "acceptance", "execution", "data",
                 "excerpt", "chat", "limit", "stopping", "length", "law", "draws", "training"]  # fmt: skip
-BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}  # pydantic's words for them, and ours
+BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}  # pydantic's words for bounds, and ours
 Part = Literal["identity", "question", "asked", "further", "heading", "loading"]
 
-# A list of settings in which people read runs through these groups in turn; the others are in the order of declaration.
+# Run descriptions list these groups in this order; others follow in order of declaration.
 ORDER: dict[Part, tuple[Group, ...]] = {
     "question": ("pair", "acceptance", "data", "excerpt", "chat", "law", "length", "execution", "precision"),
     "asked": ("pair", "method", "lookahead", "acceptance", "data", "law", "length", "precision", "execution", "excerpt",
@@ -31,11 +31,11 @@ MEANING: dict[Part, str] = {
     "loading": "cells that differ in it need the models loaded anew",
 }
 QUESTION: tuple[Part, ...] = ("identity", "question", "asked", "heading")
-# What the value of a setting is part of, where it is not simply part of the question (see Setting).
+# Roles of a setting's value that differ from plain `question` (see Setting).
 PAIR: tuple[Part, ...] = (*QUESTION, "loading")
-ANSWER: tuple[Part, ...] = ("identity", "asked", "heading")  # the question may be answered with any of its values
-LOOKAHEAD: tuple[Part, ...] = ("asked", "heading")  # what a sweep varies
-NAMED: tuple[Part, ...] = ("identity", "question", "asked")  # every table names it anyway
+ANSWER: tuple[Part, ...] = ("identity", "asked", "heading")  # the question may be answered with any value
+LOOKAHEAD: tuple[Part, ...] = ("asked", "heading")  # varied by a sweep
+NAMED: tuple[Part, ...] = ("identity", "question", "asked")  # always named in tables
 CELL: tuple[Part, ...] = ("identity", "asked")
 DETAIL: tuple[Part, ...] = ("identity", "further")
 LOADED: tuple[Part, ...] = (*DETAIL, "loading")
@@ -43,13 +43,13 @@ LOADED: tuple[Part, ...] = (*DETAIL, "loading")
 
 @dataclass(frozen=True)
 class Setting:
-    """How a field is shown, and what its value is part of. Stands in the annotation of the field.
+    """How a setting is shown and what its value is part of; used in the annotation of the field.
 
-    panel, help: where and how `--help` and the documentation explain it; `usual` is the default in words
-    where the field's own says too little, and "" where nothing is said of it. flags: the names of its option
-    where they are more than the field's name. typed: what its option is read as, if not the field's own
-    type. group: settings of a command come in groups. column: where results.csv has what the value resolved
-    to. late: specs had no such field once; a spec that leaves it at its default keeps the key of that time.
+    panel, help: where and how `--help` and the documentation explain it; `usual` is the default in words if
+    the field's own value is unclear, and "" to omit it. flags: the names of its option, if not just the
+    field's name. typed: the type of its option, if not the field's own. group: settings of a command come in
+    groups. column: where results.csv has the resolved value. late: the field was added later; a spec that
+    leaves it at its default keeps its older key.
 
     of: what the value is part of; see MEANING.
     """
@@ -67,7 +67,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Declared:
-    """A setting as a field declares it: its type without None, its default, and its bounds by pydantic's words."""
+    """A setting as its field declares it: type without None, default, and bounds in pydantic's words."""
 
     name: str
     type: Any
@@ -77,17 +77,17 @@ class Declared:
 
     @property
     def column(self) -> str:
-        """The column of results.csv by which cells are told apart."""
+        """The column of results.csv that distinguishes cells."""
         return self.setting.column or self.name
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The names of its option; a pair of them, as --on/--off, is one."""
+        """The names of its option; a pair such as --on/--off counts as one."""
         return self.setting.flags or (f"--{self.name.replace('_', '-')}",)
 
     @property
     def usual(self) -> str:
-        """The default as a sentence; empty where nothing is said of it."""
+        """The default as a sentence; empty if it is omitted."""
         said = self.setting.usual
         if said is None:
             said = (
@@ -98,7 +98,7 @@ class Declared:
 
 @cache
 def declared(model: type[BaseModel]) -> Mapping[str, Declared]:
-    """The settings of a model by their names, as they stand. TypeError for a field that declares none."""
+    """The settings of a model by name, in order of declaration. TypeError for a field without a Setting."""
     found = {}
     for name, field in model.model_fields.items():
         notes = [note for note in field.metadata if isinstance(note, Setting)]
@@ -110,19 +110,19 @@ def declared(model: type[BaseModel]) -> Mapping[str, Declared]:
 
 
 def part(name: Part, model: type[BaseModel]) -> tuple[Declared, ...]:
-    """The settings whose values are part of something, in its order; a group that the order lacks comes last."""
+    """The settings with this role, in its order; groups not listed in the order come last."""
     place = {group: i for i, group in enumerate(ORDER.get(name, ()))}
     found = [one for one in declared(model).values() if name in one.setting.of]
     return tuple(sorted(found, key=lambda one: place.get(one.setting.group, len(place))))
 
 
 def group(name: str, model: type[BaseModel]) -> tuple[Declared, ...]:
-    """The settings of a group, in the order of their declarations."""
+    """The settings of a group, in order of declaration."""
     return tuple(one for one in declared(model).values() if one.setting.group == name)
 
 
 def without_none(annotation: Any) -> Any:
-    """A type without its None and its notes: int of `int | None`."""
+    """A type without None and annotations: int of `int | None`."""
     if get_origin(annotation) is Annotated:
         return without_none(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

@@ -1,8 +1,8 @@
-"""RunSpec: everything that can change a number of one cell, and nothing else. Pure; every layer may read it.
+"""RunSpec: everything that can change a number of one cell, and nothing else. Pure; every layer may import it.
 
-Every setting is declared here once: its name, type, default and bounds as a field, the rest
-as `Setting`. The options of the commands, the keys of configuration files, the axes of grids,
-the columns by which cells are told apart and the table in the documentation follow from it.
+Every setting is declared here once: its name, type, default and bounds as a field, the rest as `Setting`. The
+options of the commands, the keys of configuration files, the axes of grids, the columns that distinguish
+cells and the table in the documentation follow from it.
 """
 
 import hashlib
@@ -17,8 +17,8 @@ from specbench.settings import ANSWER, CELL, DETAIL, LOADED, LOOKAHEAD, NAMED, P
 from specbench.wording import in_thousands
 
 BASELINE = "baseline"
-CHOOSING = "auto"  # the method that chooses one of several, prompt by prompt
-SCHEMA_VERSION = 4  # of the columns of results.csv and samples.csv, and of the lines of the journal
+CHOOSING = "auto"  # the method that chooses among several, prompt by prompt
+SCHEMA_VERSION = 4  # of the columns of results.csv and samples.csv, and of journal lines
 UNDRAFTED: dict[str, Any] = {"method": BASELINE, "k": 0, "schedule": "constant", "confidence": 0.4, "acceptance": None,
                              "acceptance_source": None, "choices": None}  # fmt: skip
 SHARE = Field(gt=0, le=1)
@@ -30,12 +30,13 @@ Rates = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_len
 class RunSpec(BaseModel):
     """One cell: a pair, a method, a K, a data set and how it is decoded. Hashable, picklable, round-trips through JSON.
 
-    Names of models, data sets and methods are kept as they were given; what they resolved to stands in the record.
-    `k` is the lookahead of a constant schedule and the ceiling of the others; `confidence` is read by its schedule
-    alone. `model` are further models by the names that method files use: (name, checkpoint), in the order of the names.
-    `choices` is what the method `auto` chooses from, K their largest; it is read by that method alone.
-    `acceptance` makes acceptance synthetic: one rate for every position, or one per position. `batch` rows are
-    decoded together. `until_ci` ends the cell once the speedup's interval is that narrow (relative half width).
+    Names of models, data sets and methods are kept as given; the record has what they resolved to. `k` is the
+    lookahead of a constant schedule and the ceiling of the others; only the confidence schedule reads
+    `confidence`. `model` lists further models by the names that method files use: (name, checkpoint), sorted
+    by name. `choices` is what the method `auto` chooses from, with K the largest; only that method reads it.
+    `acceptance` makes acceptance synthetic: one rate for every position, or one per position. `batch` rows
+    are decoded together. `until_ci` ends the cell once the speedup's interval is that narrow (relative half
+    width).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -201,7 +202,7 @@ class RunSpec(BaseModel):
     @field_validator("quantize", "draft_quantize", "device_map", "trust_remote_code", mode="before")
     @classmethod
     def _leave_none(cls, given: Any) -> Any:
-        return None if given in ("none", False) else given  # as in tables from before there were such settings
+        return None if given in ("none", False) else given  # as in tables older than these settings
 
     @field_validator("backend")
     @classmethod
@@ -226,7 +227,7 @@ class RunSpec(BaseModel):
         return self
 
     def with_(self, **changes: Any) -> "RunSpec":
-        """The same cell but for `changes`, validated again."""
+        """The same cell with `changes`, validated again."""
         return RunSpec(**{**self.model_dump(), **changes})
 
     @property
@@ -236,15 +237,15 @@ class RunSpec(BaseModel):
 
     @property
     def on_any_engine(self) -> "RunSpec":
-        """The spec that all have in common which differ in their engine alone."""
+        """The spec without its engine settings; equal for cells that differ only in their engine."""
         return self.with_(backend=None, url=None, baseline_url=None)
 
     @property
     def key(self) -> str:
-        """Twelve hex digits that are equal exactly for equal specs."""
+        """Twelve hex digits; equal exactly for equal specs."""
         fields = self.model_dump(mode="json")
         late = [name for name, one in declared(type(self)).items() if one.setting.late]
-        for name in late:  # what was measured before there was such a field keeps its keys
+        for name in late:  # cells measured before these fields existed keep their keys
             if getattr(self, name) == type(self).model_fields[name].default:
                 del fields[name]
         canonical = json.dumps(fields, sort_keys=True)
@@ -252,16 +253,16 @@ class RunSpec(BaseModel):
 
 
 # --- engine options ---------------------------------------------------------------------------------------------------
-# Options that go to an engine as they are: ENGINE.NAME=VALUE as text, and back.
+# Options that go to an engine unchanged: ENGINE.NAME=VALUE as text, and back.
 
 OPTION = re.compile(r"(?P<name>[a-z][\w.]*\.[A-Za-z][\w-]*)=(?P<value>[^,]+)", re.ASCII)
 Options = tuple[tuple[str, str], ...]
 
 
 def engine_options(given: Any) -> Options:
-    """Options as they are written, in the order of their names: ENGINE.NAME=VALUE, some of these, or a mapping.
+    """Parse engine options, sorted by name: ENGINE.NAME=VALUE, several of these, or a mapping.
 
-    One text may hold several, joined by commas, as results.csv has them. ValueError, in one line, for anything else.
+    One text may hold several, joined by commas, as in results.csv. ValueError, in one line, for anything else.
     """
     if isinstance(given, Mapping):
         given = [f"{name}={value}" for name, value in given.items()]
@@ -283,23 +284,23 @@ def _option(item: Any) -> tuple[str, str]:
 
 
 def written_options(options: Options) -> str:
-    """Options as one text."""
+    """Engine options as one text."""
     return ",".join(f"{name}={value}" for name, value in options)
 
 
 def engines(options: Options) -> list[str]:
-    """The engines that some options are for."""
+    """The engines that the options name."""
     return list(dict.fromkeys(name.rpartition(".")[0] for name, _ in options))
 
 
 def of_engine(options: Options, engine: str) -> dict[str, Any]:
-    """The options of an engine by their names there, numbers and true and false as such."""
+    """The options of an engine by their names there, with numbers and booleans converted."""
     mine = [(name.rpartition("."), value) for name, value in options]
     return {name: read(value) for (whose, _, name), value in mine if whose == engine}
 
 
 def read(value: str) -> Any:
-    """A value: what it is as JSON, else the text."""
+    """Parse a value as JSON, else keep the text."""
     try:
         return json.loads(value)
     except ValueError:
@@ -309,16 +310,16 @@ def read(value: str) -> Any:
 # --- named models -----------------------------------------------------------------------------------------------------
 # Models by the names that method files use: NAME=CHECKPOINT as text, and back.
 
-PAIR_ROLES = ("target", "draft")  # the models that every run knows; others are given a name by whoever runs it
+PAIR_ROLES = ("target", "draft")  # the models that every run knows; the user names others
 RESERVED = (*PAIR_ROLES, "k", "schedule")  # words of method files
-NAME = r"[A-Za-z][A-Za-z0-9_-]*"  # of a model; part of the names of columns
-SEVERAL = re.compile(rf",(?={NAME}=)")  # what stands between two models in one text
+NAME = r"[A-Za-z][A-Za-z0-9_-]*"  # of a model; part of column names
+SEVERAL = re.compile(rf",(?={NAME}=)")  # separator between two models in one text
 
 
 def named_models(given: Any) -> tuple[tuple[str, str], ...]:
-    """Models as they are written, in the order of their names: NAME=CHECKPOINT, some of these, or a mapping.
+    """Parse named models, sorted by name: NAME=CHECKPOINT, several of these, or a mapping.
 
-    One text may hold several, joined by commas, as results.csv has them. ValueError, in one line, for anything else.
+    One text may hold several, joined by commas, as in results.csv. ValueError, in one line, for anything else.
     """
     items = SEVERAL.split(given) if isinstance(given, str) else given.items() if isinstance(given, Mapping) else given
     if not isinstance(items, Iterable | None):
@@ -354,7 +355,7 @@ def written_models(models: Iterable[tuple[str, str]]) -> str:
 
 
 # --- choices ----------------------------------------------------------------------------------------------------------
-# What `--method auto` chooses from: how choices are written, and the cell of each.
+# The choices of `--method auto`: their notation, and the cell of each.
 
 USUAL = (BASELINE, "chain:2", "chain:4", "chain:8", "prompt-lookup:2", "prompt-lookup:4", "prompt-lookup:8")
 
@@ -370,7 +371,7 @@ def parsed(text: str) -> tuple[str, int]:
 
 
 def written_choices(choices: Sequence[str]) -> str:
-    """Choices as a spec holds them, each once. ValueError where one is none, or there are fewer than two."""
+    """Choices as a spec holds them, without duplicates. ValueError if one is invalid or there are fewer than two."""
     found = dict.fromkeys(map(parsed, choices))
     if len(found) < 2:
         raise ValueError(f"--method {CHOOSING} chooses from two or more, found {', '.join(choices) or 'none'}")
@@ -378,7 +379,7 @@ def written_choices(choices: Sequence[str]) -> str:
 
 
 def choices(spec: RunSpec) -> Mapping[str, RunSpec]:
-    """The cells that a spec chooses from, by name; of any other spec itself alone."""
+    """The cells that a spec chooses from, by name; for any other spec, itself alone."""
     if spec.method != CHOOSING:
         return {"": spec}
     named = {name: parsed(name) for name in (spec.choices or "").split(",")}
@@ -390,7 +391,7 @@ def chosen(spec: RunSpec, method: str, k: int) -> RunSpec:
 
 
 def expanded(specs: Sequence[RunSpec]) -> list[RunSpec]:
-    """The cells that an engine decodes, each once: choices in the place of those that choose."""
+    """The distinct cells that an engine decodes, with choices expanded."""
     return list(dict.fromkeys(one for spec in specs for one in choices(spec).values()))
 
 

@@ -1,7 +1,7 @@
-"""Values as words, columns of a table as values, and text without credentials. Pure: every layer may read it.
+"""Values as words, table columns as values, and text without credentials. Pure: every layer may import it.
 
-A credential is recognised in URLs, as a parameter or an option, by its form, or as a
-key of this process. Where it is not clear how far a password reaches, more is removed.
+A credential is recognised in URLs, as a parameter or an option, by its form, or as a key in this process's
+environment. If the end of a password is unclear, more is removed.
 """
 
 import html
@@ -15,17 +15,17 @@ from shlex import quote
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-Row = Mapping[str, Any]  # of a table of results: its columns by name, numbers or the text of a CSV file
+Row = Mapping[str, Any]  # a row of a results table: columns by name, numbers or CSV text
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """What a mistyped name may have been meant as, in brackets after a blank; empty where nothing is near."""
+    """A suggestion for a mistyped name, in brackets after a blank; empty without a close match."""
     found = get_close_matches(name.lower(), list(known), n=2)
     return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Ascending whole numbers as in `2-4,7`, the notation of `--k`."""
+    """Ascending integers in the notation of `--k`, such as `2-4,7`."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:
@@ -36,18 +36,18 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """A number of things; one thing has no s."""
+    """A count with its noun; plural unless 1."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def some(names: Collection[str]) -> str:
-    """The first of some names, in the order of the alphabet, and how many there are besides."""
+    """The first names in alphabetical order, and the number of further ones."""
     first = ", ".join(sorted(names)[:3])
     return first if len(names) <= 3 else f"{first} and {len(names) - 3} more"
 
 
 def rows_said(batch: int, arrivals: float | None) -> str:
-    """How many sequences are decoded at once: as many as there are rows, or as come at times of their own."""
+    """The number of sequences decoded at once, or how requests arrive."""
     return f"batch {batch}" if arrivals is None else f"{arrivals:g} requests a second, at most {batch} under way"
 
 
@@ -62,7 +62,7 @@ def formatted(value: float | None, form: str = ".3f") -> str:
 
 
 def gigabytes(size: int) -> str:
-    """Bytes for readers, in the decimal units of the hub."""
+    """Bytes for readers, in the hub's decimal units."""
     if size < 1e9:
         return f"{size / 1e6:.0f} MB"
     return f"{size / 1e9:.2f} GB" if size < 1e10 else f"{size / 1e9:.1f} GB"
@@ -78,7 +78,7 @@ def finite_or_none(value: float) -> float | None:
 
 
 def number_in(row: Row, name: str) -> float | None:
-    """A column as a finite number; None where it is absent, blank or not a number."""
+    """A column as a finite number; None if it is absent, blank or not a number."""
     try:
         return finite_or_none(float(row[name]))
     except (KeyError, TypeError, ValueError):
@@ -86,33 +86,33 @@ def number_in(row: Row, name: str) -> float | None:
 
 
 def text_in(row: Row, name: str) -> str:
-    """A column as text; empty where it is absent or NaN."""
+    """A column as text; empty if it is absent or NaN."""
     value = row.get(name)
     return "" if value is None or value != value else str(value)
 
 
 def verbatim(text: str) -> str:
-    """Text as a code span of Markdown, to be copied: between more backticks than it has in a row."""
+    """Text as a Markdown code span to copy, between more backticks than it contains in a row."""
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     space = " " if "`" in (text[:1], text[-1:]) else ""
     return f"{fence}{space}{text}{space}{fence}"
 
 
 def literal(text: str) -> str:
-    """Text that Markdown shows as it is: without markup, HTML, images, links or borders of table cells."""
+    """Text escaped for Markdown: no markup, HTML, images, links or table borders."""
     return re.sub(r"^[-+]|[\\`*_\[\]|~$!#]|(?<=:)/(?=/)|(?<=www)\.", r"\\\g<0>", html.escape(text, quote=False))
 
 
-RUNNER = re.compile(r"(?<!\S)::(?=[a-z])|##\[", re.IGNORECASE)  # `::error::` opens a line, `##[error]` may stand in one
+RUNNER = re.compile(r"(?<!\S)::(?=[a-z])|##\[", re.IGNORECASE)  # `::error::` starts a line; `##[error]` may be anywhere
 
 
-READ = 1 << 16  # characters of a text in which credentials are looked for, which takes the square of their number
+READ = 1 << 16  # characters of text searched for credentials; the search is quadratic
 
 
 def clean(value: object, most: int = 80) -> str:
     """Fit for a terminal, a CSV cell and an id: one line of printable characters, no escapes, no credentials.
 
-    What GitHub's runner would read as a command in the log of a job is broken, too.
+    Text that GitHub's runner would read as a command in a job log is broken up, too.
     """
     line = "".join(c if c.isprintable() else "\ufffd" for c in redact(str(value)[:READ])[:most])
     return RUNNER.sub(lambda found: found[0][:-1] + "\ufffd", line)
@@ -123,20 +123,20 @@ def clean_path(path: Path) -> str:
 
 
 def resume_command(run: Path) -> str:
-    """What goes on with a run, in a sentence; the shell reads the name of its folder as one word."""
+    """The resume command for use in a sentence, with the folder quoted for the shell."""
     return f"`specbench run --resume {quote(clean_path(run))}`"
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line: the first of its own, with the next where that only announces it."""
+    """An error message in one line: its first line, plus the next if the first only introduces it."""
     if isinstance(error, KeyError):
-        return clean(f"no {error}", 200)  # it says the key alone
+        return clean(f"no {error}", 200)  # the message is the key alone
     first, *others = str(error).strip().splitlines() or [type(error).__name__]
     return clean(f"{first} {others[0].strip()}" if others and first.endswith(":") else first, 200)
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
-    """Items of one key together, in the order of their first ones."""
+    """Group items by key, in order of first appearance."""
     groups: dict[Hashable, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -147,26 +147,26 @@ _IN_THOUSANDS = re.compile(r"(\d{1,6})k", re.ASCII | re.IGNORECASE)
 
 
 def in_thousands(given: Any) -> Any:
-    """The number that a text such as 4k or 16K stands for; anything else as it is."""
+    """The number of a text such as 4k or 16K; other values unchanged."""
     found = _IN_THOUSANDS.fullmatch(given.strip()) if isinstance(given, str) else None
     return int(found[1]) * 1024 if found else given
 
 
 def tokens_said(tokens: int) -> str:
-    """A number of tokens in few characters: 4096 is 4k, 1000 stays."""
+    """A short form of a token count: 4096 is 4k, 1000 stays."""
     return f"{tokens // 1024}k" if tokens % 1024 == 0 else str(tokens)
 
 
 # --- credentials ------------------------------------------------------------------------------------------------------
 
 HIDDEN = "***"
-OWN_KEYS = ("OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")  # variables that hold a key
-SHORTEST = 8  # letters of a key; a shorter one could be any word of a text
+OWN_KEYS = ("OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")  # environment variables that hold a key
+SHORTEST = 8  # characters of a key; a shorter one could be any word of a text
 
 _WORD = re.compile(r"\S+")
-# What may stand before the password, or before the host: quotes, commas and brackets would be another value's.
+# Possible text before the password or the host: quotes, commas and brackets would belong to another value.
 _USER = re.compile(r"""://([^\s/?#:@"'`<>,()\[\]{}]*)([:@])""")
-# A name and a colon, and what follows is no port: it is a user with a password, or the end of a user's e-mail address.
+# A name and a colon not followed by a port: a user with a password, or the end of an e-mail address.
 _PASSWORD = re.compile(r"""[^\s/?#:@"'`<>,()\[\]{}]*:(?!\d+[/?#"'`]|\d*[)\]}>.,:;]*$)""")
 _AUTHORITY = re.compile(r"[^/?#]*")
 _SECRET = (
@@ -177,14 +177,14 @@ _PARAMETER = re.compile(
     r"""([^\s&"'`<>]+)""",
     re.IGNORECASE,
 )
-_OPTION = re.compile(  # ENGINE.NAME=VALUE, as engines get theirs
+_OPTION = re.compile(  # ENGINE.NAME=VALUE, for engine options
     rf"""((?:(?<=\.)(?:[\w-]{{0,40}}[-_])?(?:{_SECRET}|key)|(?<![A-Za-z0-9])(?:api[-_]?key|passw(?:or)?d))=)"""
     r"""([^\s,&"'`<>]+)""",
     re.IGNORECASE,
 )
 _HEADER = re.compile(r"""(authorization["']?\s*[:=]\s*["']?(?:bearer|basic|token)\s+)[^\s"']+""", re.IGNORECASE)
-_TOKEN = re.compile(r"(?<![A-Za-z0-9_])(hf_(?:[a-z]{1,12}_)?|api_org_)[A-Za-z0-9]{16,}")  # those of the hub
-_KEY = re.compile(r"(?<![A-Za-z0-9_-])sk-([A-Za-z0-9_*-]+)")  # those of servers, or what a server shows of one
+_TOKEN = re.compile(r"(?<![A-Za-z0-9_])(hf_(?:[a-z]{1,12}_)?|api_org_)[A-Za-z0-9]{16,}")  # hub tokens
+_KEY = re.compile(r"(?<![A-Za-z0-9_-])sk-([A-Za-z0-9_*-]+)")  # server keys, possibly masked
 _RANDOM = re.compile(r"[A-Za-z0-9]{16}|\w\*{3}|\*{3}\w")
 
 
@@ -201,7 +201,7 @@ def redact(text: str) -> str:
 
 
 def without_own(text: str) -> str:
-    """The text without the values of the variables `OWN_KEYS`, which a server may repeat, word by word."""
+    """The text without the values of the variables `OWN_KEYS`, which a server may repeat verbatim."""
     if len(text) < SHORTEST:
         return text
     parts = {part for name in OWN_KEYS for part in os.environ.get(name, "").split() if len(part) >= SHORTEST}
@@ -211,25 +211,25 @@ def without_own(text: str) -> str:
 
 
 def _without_value(found: re.Match[str]) -> str:
-    """A parameter or an option without its value; a bracket or a full stop after it belongs to the sentence."""
+    """A parameter or an option without its value; a bracket or full stop after it stays."""
     return found[1] + HIDDEN + found[2][len(found[2].rstrip(")]}.,:;")) :]
 
 
 def _without_user(word: str) -> str:
-    """A text without spaces, without what stands between :// and the @ before a host."""
+    """A word without what is between :// and the @ before a host."""
     parts, done = [], 0
     for found in _USER.finditer(word):
         ends = _ends(word, found)
         if found.start() >= done and ends > 0:
-            parts += [word[done : found.start(1)], HIDDEN]  # what is left begins with the @
+            parts += [word[done : found.start(1)], HIDDEN]  # the rest starts with the @
             done = ends
     return "".join([*parts, word[done:]])
 
 
 def _ends(word: str, found: re.Match[str]) -> int:
-    """Where the user and the password of a URL end; 0 or less where it has none.
+    """The end of the user and password of a URL; 0 or less if it has none.
 
-    A password may hold an @ or a / that should have been escaped: with one, the last @ ends it.
+    A password may contain an @ or / that should have been escaped: then the last @ ends it.
     """
     if found[2] == "@" and word.endswith("ssh", 0, found.start()):  # ssh://git@host names a user and no secret
         return 0
