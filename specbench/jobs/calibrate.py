@@ -1,4 +1,4 @@
-"""The body of `specbench calibrate`: from settings to a folder and printed tables."""
+"""The body of `specbench calibrate`: from settings to a result folder and printed tables."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ from specbench.spec import BASELINE, RunSpec
 def start_calibrate(
     settings: Mapping[str, Any], widths: Sequence[int], contexts: Sequence[int], repeat: int, output: Output
 ) -> None:
-    """Measure a pair, write its folder and print what was found."""
+    """Measure a pair, write its folder and print the results."""
     (spec,) = grid.cells({**settings, "dataset": "none"})
     err = Console(stderr=True, quiet=output.quiet)
     backend = backend_for([spec])
@@ -57,7 +57,7 @@ def join(numbers: Sequence[int]) -> str:
 
 
 def made_folder(spec: RunSpec, backend: Backend, asked: Mapping[str, Any], parent: Path) -> Path:
-    """The folder with run.json in it, before anything is measured."""
+    """Create the folder with run.json, before anything is measured."""
     about = {"kind": "calibration", "calibration": asked, "resolved": resolved_pair(backend)}
     description = described([spec], backend.device, **about)
     with folder.writing_to(parent):
@@ -67,7 +67,7 @@ def made_folder(spec: RunSpec, backend: Backend, asked: Mapping[str, Any], paren
 
 
 def write_tables(made: Path, found: Calibration) -> None:
-    """The two tables of the folder."""
+    """Write the two tables of the folder."""
     with folder.writing_to(made):
         write_csv(made / "calibration.csv", found.rows())
         replace_text(made / "calibration.json", json.dumps(found.document(), indent=2) + "\n")
@@ -87,13 +87,13 @@ def print_calibration(found: Calibration, style: str) -> None:
 
 
 # --- noise ------------------------------------------------------------------------------------------------------------
-# The body of `specbench noise`: cells through the runner of every other command, and a table of what they say.
+# The body of `specbench noise`: cells through the common runner, and a table of the results.
 
 NOISE = {"method": BASELINE, "dataset": ["code"], "limit": 20}
 
 
 def start_noise(settings: Mapping[str, Any], output: Output) -> None:
-    """Measure and print; raises 6 where a cell failed."""
+    """Measure and print; exit code 6 if a cell failed."""
     done = run.record(grid.cells({**NOISE, **settings}), output.parent, run.Terminal(output))
     run.say_where(done, output)
     rows = [documents.noise_row(cell) for cell in done.cells if cell.status in MEASURED]
@@ -102,7 +102,7 @@ def start_noise(settings: Mapping[str, Any], output: Output) -> None:
 
 
 def print_found(rows: list[dict[str, Any]], notes: Sequence[str], output: Output) -> None:
-    """The rows on stdout, and what a reader must know about them on stderr."""
+    """Print the rows on stdout and the notes on stderr."""
     if output.style in {"table", "md"}:
         lined = documents.noise_grid(rows)
         if output.style == "table":

@@ -1,6 +1,6 @@
-"""A cluster as a run sees it: seats, which cell goes where, and what becomes of one whose worker is lost.
+"""A cluster as a run sees it: seats, scheduling of cells, and retries after a lost worker.
 
-What workers say is passed on as it comes, so the one journal is written here.
+Events of workers are forwarded as they arrive, so only this process writes the journal.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -15,14 +15,14 @@ from specbench.measure.pair import Measured, Note
 from specbench.results.cells import UNFINISHED, Cell, Observer
 from specbench.spec import RunSpec
 
-TRIES = 3  # workers that a cell may lose, before it is given up
+TRIES = 3  # workers that a cell may lose before it fails
 UNTOLD = Failure("error", "its worker ended without a word about it")
 NOWHERE = Failure("partial", "no node of the cluster is left for it; go on with --resume")
 
 
 @dataclass(frozen=True)
 class Seat:
-    """A place for one timed cell: a GPU of a node, or a node as a whole for cells on the CPU."""
+    """A slot for one timed cell: a GPU of a node, or a whole node for CPU cells."""
 
     node: str
     host: str
@@ -32,35 +32,35 @@ class Seat:
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker is gone with its cell, and why."""
+    """A worker was lost with its cell; includes the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Over:
-    """A worker has said everything; `failure` is what broke it, if anything did."""
+    """A worker has finished; `failure` is the error that stopped it, if any."""
 
     failure: Failure | None = None
 
 
 class Cluster(Protocol):
-    """Where cells are measured. A task is whatever it calls one that it works on."""
+    """A place to measure cells. Tasks are opaque handles."""
 
     def seats(self) -> Sequence[Seat]:
-        """The places of all nodes that live now."""
+        """The seats of all live nodes."""
         ...
 
     def send(self, seat: Seat, spec: RunSpec, past: Past) -> Hashable:
-        """Have a cell measured there; returns the task."""
+        """Start measuring a cell on a seat; returns the task."""
         ...
 
     def heard(self, tasks: Sequence[Hashable]) -> Sequence[tuple[Hashable, Event | Lost | Over]]:
-        """What some of the tasks say next; waits for it, but not for ever."""
+        """The next events of some tasks; waits for a limited time."""
         ...
 
     def cancel(self, tasks: Sequence[Hashable]) -> None:
-        """End tasks at once."""
+        """Cancel tasks immediately."""
         ...
 
 
@@ -69,15 +69,14 @@ def devices_of(seats: Sequence[Seat]) -> frozenset[str]:
 
 
 def device_of(spec: RunSpec, devices: frozenset[str]) -> str:
-    """The kind of device that a cell is measured on; auto is a GPU where any node has one."""
+    """The device type for a cell; auto means a GPU if any node has one."""
     if spec.device == "auto":
         return "cuda" if "cuda" in devices else "cpu"
     return spec.device
 
 
 def refuse_unseated(specs: Sequence[RunSpec], devices: frozenset[str]) -> None:
-    """UsageError for a cell that is to be measured on a device which
-    no node has, or which is the cluster's choice, or on more than one."""
+    """Raise UsageError for a cell whose device no node has, is chosen by the cluster, or is more than one."""
     for spec in specs:
         if spec.tensor_parallel is not None or (spec.draft_device or "cpu") != "cpu":
             option = "--tensor-parallel" if spec.tensor_parallel is not None else "--draft-device"
@@ -91,7 +90,7 @@ def refuse_unseated(specs: Sequence[RunSpec], devices: frozenset[str]) -> None:
 
 @dataclass(frozen=True)
 class Try:
-    """A cell that waits, what is known of it, and the nodes that lost it."""
+    """A waiting cell, its known results, and the nodes that lost it."""
 
     spec: RunSpec
     known: Cell | None
@@ -103,7 +102,7 @@ class Try:
 
 @dataclass
 class Running:
-    """A cell that is being measured. where: columns of its row, as its worker has said them."""
+    """A cell being measured. where: columns of its row that its worker reported."""
 
     tried: Try
     seat: Seat
@@ -112,7 +111,7 @@ class Running:
     where: Mapping[str, Any] = field(default_factory=dict)
 
     def hear(self, event: Event) -> None:
-        """Pass on what its worker says, with the place of the worker in the cell's row."""
+        """Forward a worker's event, adding the worker's location to the row of the cell."""
         name, arguments = event
         if name == "where":
             (self.where,) = arguments
@@ -130,20 +129,20 @@ class Running:
 
 @dataclass(frozen=True)
 class Spread:
-    """Cells that are measured on a cluster, which is entered for that."""
+    """A unit of cells measured on a cluster; the cluster context is entered for it."""
 
     specs: Sequence[RunSpec]
     cluster: AbstractContextManager[Cluster]
 
     def measure(self, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
-        """The cells as workers measured them, each on a device of its own. UsageError for devices that nobody has."""
+        """Measure the cells on workers, each on its own device. UsageError if no node has a required device."""
         with self.cluster as cluster:
             return Spreading(cluster, self.specs, observers, past, note).cells()
 
 
 @dataclass
 class Spreading:
-    """The cells of a run on a cluster: those that wait, those that are being measured, and those that have ended."""
+    """The cells of a run on a cluster: waiting, running and ended."""
 
     cluster: Cluster
     specs: Sequence[RunSpec]
@@ -160,7 +159,7 @@ class Spreading:
         self.waiting = [Try(spec, self.past.get(spec)) for spec in self.specs if spec not in over]
 
     def cells(self) -> Measured:
-        """Measure them all; after an interrupt, those that had not ended are given up with what they have."""
+        """Measure all cells; after an interrupt, unfinished ones end with their partial results."""
         refuse_unseated([tried.spec for tried in self.waiting], devices_of(self.cluster.seats()))
         stop: KeyboardInterrupt | None = None
         try:
@@ -185,7 +184,7 @@ class Spreading:
                 taken.add(free[0])
                 self.begin(tried, free[0])
         if not self.running:
-            self.give_up(NOWHERE)  # whatever waits
+            self.give_up(NOWHERE)  # all waiting cells
 
     def begin(self, tried: Try, seat: Seat) -> None:
         """Send a cell to a seat."""
@@ -196,7 +195,7 @@ class Spreading:
         self.running[task] = Running(tried, seat, Told([*self.observers, known], self.note), known)
 
     def hear(self, task: Hashable, said: Event | Lost | Over) -> None:
-        """One thing that a worker has said, or that was said of it."""
+        """Handle an event from or about a worker."""
         one = self.running[task]
         if isinstance(said, Lost):
             del self.running[task]
@@ -208,14 +207,14 @@ class Spreading:
             one.hear(said)
 
     def finish(self, one: Running, said: Over) -> None:
-        """Keep a cell that has ended, or end one that could not be measured."""
+        """Keep an ended cell; end one that could not be measured."""
         if one.known.over:
             self.ended[one.tried.spec] = one.known.cell
         else:
             self.end(one, one.told.found or said.failure or UNTOLD)
 
     def lose(self, one: Running, lost: Lost) -> None:
-        """Have a cell measured elsewhere, or end it where it has lost too many workers."""
+        """Retry a lost cell elsewhere, or end it after too many lost workers."""
         if one.known.over:
             self.ended[one.tried.spec] = one.known.cell
             return
@@ -229,16 +228,16 @@ class Spreading:
         self.waiting.insert(0, Try(spec, known, lost_on))
 
     def end(self, one: Running, failure: Failure) -> None:
-        """End a cell that was begun, with what is known of it."""
+        """End a started cell with its results so far."""
         self.abandon(Try(one.tried.spec, one.known.cell), failure)
 
     def abandon(self, tried: Try, failure: Failure) -> None:
-        """End a cell that nobody works on any more."""
+        """End a cell that no worker is measuring any more."""
         past = {} if tried.known is None else {tried.spec: tried.known}
         (self.ended[tried.spec],) = give_up([tried.spec], failure, self.observers, past)
 
     def give_up(self, failure: Failure) -> None:
-        """End all that have not ended; what is being measured is cut off."""
+        """End all unfinished cells and cancel the running ones."""
         self.cluster.cancel(list(self.running))
         for one in self.running.values():
             if one.known.over:

@@ -1,4 +1,4 @@
-"""Where the results of a measuring command go, and in which form. Nothing of it changes a number."""
+"""Where the results of a measuring command go, and in which format. It changes no number."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from specbench.wording import clean, near
 
 @dataclass(frozen=True)
 class Output:
-    """What the options say about where results go; nothing of it changes a number."""
+    """The options for the destination and format of results; they change no number."""
 
     style: str = "table"
     parent: Path = Path("results")
@@ -31,16 +31,16 @@ class Output:
 
 
 def output_of(settings: dict[str, Any], given: Mapping[str, Any]) -> Output:
-    """Take what changes no number out of the settings."""
+    """Remove the output options from the settings."""
     style, parent = settings.pop("format", "table"), settings.pop("output_dir", "results")
     if not isinstance(parent, str | Path):
         raise UsageError(f"--output-dir {parent!r} is no folder's name")
-    if str(parent) != os.fsencode(parent).decode(errors="replace"):  # tables in Parquet can have no other names
+    if str(parent) != os.fsencode(parent).decode(errors="replace"):  # Parquet tables cannot have other names
         raise UsageError(f"--output-dir {str(parent)!r} is not UTF-8 text: choose another")
     return Output(style, Path(parent), given["quiet"], given.get("verbose", 0), given.get("explain", False))
 
 
 def say(console: Console, lines: Iterable[str]) -> None:
-    """Plain lines without colours and control characters, on a terminal wrapped at their words."""
+    """Print plain lines without colours and control characters, wrapped at words on a terminal."""
     for line in lines:
         sentence(console, clean(line, 2000))

@@ -1,4 +1,4 @@
-"""What a user hands over as text, read into Python values: lists of K and of sizes, models."""
+"""Parse user text into Python values: lists of K and of sizes, models."""
 
 import re
 from collections.abc import Mapping
@@ -12,19 +12,19 @@ from specbench.files import replace_text
 from specbench.theory.formulas import K_MAX
 
 # --- asked ------------------------------------------------------------------------------------------------------------
-# Settings as users write them, as values: texts and lists of K, of batches and contexts. Loads nothing heavy.
+# Settings as users write them, parsed into values: texts and lists of K, batches and contexts. Loads nothing heavy.
 
-# Of runs whose numbers are to be the machine's: Python is no part of them where it need not be.
+# For measurements that should reflect the hardware, with as little Python overhead as possible.
 USUAL = {"tier": "auto"}
 
 
 def with_lists(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with what may be a list as values, or as lists of them."""
+    """The settings with list-valued options parsed into values or lists."""
     return with_words(with_temperatures(with_batches(with_ks(settings))))
 
 
 def with_ks(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with K as numbers or the word auto, one or a list of them."""
+    """The settings with K as numbers or the word auto, one or a list."""
     found = dict(settings)
     if "k" in found:
         parts = items(found["k"])
@@ -35,7 +35,7 @@ def with_ks(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_batches(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the batch as a number, or as a list of them."""
+    """The settings with the batch as a number or a list."""
     found = dict(settings)
     if "batch" in found:
         sizes = sorted({n for part in items(found["batch"]) for n in parse_counts(part, "--batch", "1,4,16")})
@@ -44,7 +44,7 @@ def with_batches(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_temperatures(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the temperature as a number, or as a list of them, where it is a text."""
+    """The settings with a textual temperature parsed into a number or a list."""
     found = dict(settings)
     if found.get("temperature") is not None:
         parts = items(found["temperature"])
@@ -58,11 +58,10 @@ def with_temperatures(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_words(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with method, context, backend and arrivals as they are
-    written, or as lists of such texts; engine options as one."""
+    """The settings with method, context, backend and arrivals as texts or lists; engine options as one text."""
     found = dict(settings)
     if isinstance(found.get("engine_option"), list):
-        found["engine_option"] = ",".join(map(str, found["engine_option"]))  # all of them are one value
+        found["engine_option"] = ",".join(map(str, found["engine_option"]))  # together they are one value
     for name in ("method", "context", "backend", "arrivals"):
         if found.get(name) is not None:
             parts = items(found[name])
@@ -73,17 +72,17 @@ def with_words(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def datasets_in(text: Any) -> list[Any]:
-    """The data sets of a list; the name of a file may have commas in it."""
+    """The data sets of a list; file names may contain commas."""
     return [text] if not isinstance(text, str) or Path(text.partition(":")[2] or text).exists() else items(text)
 
 
 def items(value: Any) -> list[str]:
-    """What a list, or a text with commas, consists of."""
+    """The items of a list or of a comma-separated text."""
     return [part.strip() for item in (value if isinstance(value, list) else [value]) for part in str(item).split(",")]
 
 
 def ks_of(text: str) -> list[int]:
-    """The numbers of one item; an error says which option it was."""
+    """The numbers of one item; errors name the option."""
     try:
         return parse_k_list(text)
     except UsageError as error:
@@ -92,13 +91,13 @@ def ks_of(text: str) -> list[int]:
 
 # --- parsing ----------------------------------------------------------------------------------------------------------
 
-# llama-bench's notation for ranges, which users of this field know.
+# Range notation of llama-bench.
 _ITEM = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?:\+(?P<step>\d+))?)?", re.ASCII)
 _FORMS = "write 4, or 1,2,4, or 1-12, or 1-16+3 (from 1 to 16 in steps of 3)"
 
 
 def parse_k_list(text: str) -> list[int]:
-    """The lookaheads K named by `4`, `1,2,4`, `1-12`, `1-16+3`, or such items joined by commas; ascending, each once.
+    """Parse lookaheads such as `4`, `1,2,4`, `1-12`, `1-16+3`, or these joined by commas; ascending, distinct.
 
     UsageError if the text cannot be read, a range is empty, or a K is above 1000.
     """
@@ -109,7 +108,7 @@ def _parse_item(item: str, text: str) -> range:
     match = _ITEM.fullmatch(item)
     if match is None:
         raise UsageError(f"cannot read {text!r} as a list of K, whole numbers of 0 or more: {_FORMS}")
-    # The length is looked at first: int() itself refuses thousands of digits, with a traceback.
+    # Check the length first: int() raises an unfriendly error for thousands of digits.
     if any(len(digits) > 9 or int(digits) > K_MAX for digits in match.groups(default="1")):
         raise UsageError(f"{item[:40]!r} in the list of K is too large: K is at most {K_MAX}")
     first, last, step = int(match["first"]), int(match["last"] or match["first"]), int(match["step"] or 1)
@@ -121,7 +120,7 @@ def _parse_item(item: str, text: str) -> range:
 
 
 def parse_counts(text: str, option: str, example: str) -> list[int]:
-    """Whole numbers from 1 to a million, joined by commas; ascending, each once. UsageError, naming the option."""
+    """Parse integers from 1 to a million, joined by commas; ascending, distinct. UsageError, naming the option."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 8 and 0 < int(part) <= 10**6 for part in parts):
         raise UsageError(f"cannot read {option} {text[:60]!r}: write whole numbers from 1 on, such as {example}")
@@ -133,7 +132,7 @@ _SIZE = re.compile(r"(?P<number>\d{1,12}(?:\.\d{1,6})?)(?P<unit>[KMBG]?)", re.AS
 
 
 def parse_size(text: str, option: str) -> int:
-    """A number of parameters as `1500000`, `1.5M`, `7B`. UsageError, naming the option, for anything else."""
+    """Parse a parameter count such as `1500000`, `1.5M`, `7B`; otherwise UsageError, naming the option."""
     match = _SIZE.fullmatch(text.strip().upper())
     size = round(float(match["number"]) * UNITS[match["unit"]]) if match else 0
     if not 0 < size <= 10**13:
@@ -144,8 +143,8 @@ def parse_size(text: str, option: str) -> int:
 def with_models(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with `model` as names and checkpoints: one value, though --model is repeatable.
 
-    In a file it may also be a mapping of names to checkpoints, or a list
-    of these, which is an axis of a grid. UsageError if it cannot be read.
+    In a file it may also be a mapping of names to checkpoints, or a list of these, which is an axis of a
+    grid. UsageError if it cannot be read.
     """
     from specbench.spec import named_models
 
@@ -162,11 +161,11 @@ def with_models(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # --- method file ------------------------------------------------------------------------------------------------------
-# Method files that commands write: whether there may be one, and its text. Loads no model.
+# Method files written by commands: the check before writing, and their text. Loads no model.
 
 
 def check_free(file: Path | None, overwrite: bool) -> None:
-    """UsageError if nothing should, or can, be written there; asked before anything is measured."""
+    """Raise UsageError if the file cannot or must not be written; called before anything is measured."""
     if file is None:
         return
     if file.is_dir():
@@ -178,8 +177,8 @@ def check_free(file: Path | None, overwrite: bool) -> None:
 
 
 def write_method(file: Path, content: Mapping[str, Any]) -> str:
-    """Write a method that `--method` takes, and say in a line what was done."""
-    from specbench.results import folder  # it needs numpy, which --help need not
+    """Write a method file for `--method`; returns a line describing it."""
+    from specbench.results import folder  # needs numpy, which --help does not
 
     replaced = file.exists()
     with folder.writing_to(file.absolute().parent):

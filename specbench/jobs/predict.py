@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def from_run(run: Path, style: Format) -> None:
-    """Predict the cells that a run measured."""
+    """Predict the cells of a measured run."""
     (found,) = read_given([run])
     cells = [read_cell(row, where) for where, row in rows_with(found, NEEDED)]
     tell([found])
@@ -36,7 +36,7 @@ def from_rates(
     ks: list[int],
     style: Format,
 ) -> None:
-    """Predict every K for every alpha with every c, of a token or (true) a round; UsageError if one is out of range."""
+    """Predict every K for every alpha and c, per token or, if true, per round; UsageError if one is out of range."""
     try:
         groups = [
             predictions(alpha, c, c if c_hat is None else c_hat, ks, at_once)
@@ -54,8 +54,10 @@ def from_rates(
 
 @dataclass(frozen=True)
 class Servers:
-    """The fleet that is asked about. slots: rows of a device, None for all that were measured;
-    output_tokens: the mean of an answer, None for those that were measured; price: of a device and hour."""
+    """A simulated fleet: output_tokens is the mean answer length, price is per device and hour.
+
+    slots: rows per device. None for slots or output_tokens means as measured.
+    """
 
     devices: int
     slots: int | None
@@ -66,7 +68,7 @@ class Servers:
 
 
 def start(run: Path, arrivals: Sequence[float], users: Sequence[int], servers: Servers, style: Format) -> None:
-    """Play every load through every method of a run and its baseline. UsageError without a load, or a folder."""
+    """Simulate every load with every method of a run and its baseline. UsageError without a load or a folder."""
     if not arrivals and not users:
         raise UsageError("no load: give --arrivals (requests a second, such as 0.5) or --users (such as 16)")
     if not all(rate > 0 for rate in arrivals):
@@ -81,7 +83,7 @@ def start(run: Path, arrivals: Sequence[float], users: Sequence[int], servers: S
 def lines(
     arm: Arm, samples: Sequence[dict[str, str]], arrivals: Sequence[float], users: Sequence[int], servers: Servers
 ) -> list[Line]:
-    """What an arm does with every load."""
+    """The results of an arm under every load."""
     long = lengths(samples, arm, servers.output_tokens)
     capacity = servers.devices * arm.engine.capacity(sum(long) / len(long))
     loads = [Load(servers.requests, long, rate=rate, seed=servers.seed) for rate in arrivals]
@@ -90,12 +92,12 @@ def lines(
 
 
 # --- given runs -------------------------------------------------------------------------------------------------------
-# Runs that a reading command is given: read from their journals, with notes on stderr. Loads no torch.
+# The runs that a reading command takes: read from their journals, with notes on stderr. Loads no torch.
 
 
 def read_given(paths: Sequence[Path]) -> "list[Run]":
-    """The runs of some folders; UsageError where one is no run, or nothing of it was measured yet."""
-    from specbench.results.reading import read_run  # it takes a moment to load
+    """Read runs from folders. UsageError if one is not a run or has no results yet."""
+    from specbench.results.reading import read_run  # slow to import
 
     runs = {path: read_run(path) for path in dict.fromkeys(paths)}
     for path, run in runs.items():
@@ -105,7 +107,7 @@ def read_given(paths: Sequence[Path]) -> "list[Run]":
 
 
 def tell(runs: "Iterable[Run]") -> None:
-    """A line on stderr for cells that have not ended, and for every table that was edited."""
+    """Print a line on stderr for unfinished cells and for every edited table."""
     from specbench.results.reading import edited, unfinished
 
     for run in {run.path: run for run in runs}.values():
@@ -114,9 +116,10 @@ def tell(runs: "Iterable[Run]") -> None:
 
 
 def rows_with(run: "Run", needed: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
-    """The rows of a run that have all `needed` values, each with its place.
+    """The rows of a run that have all `needed` values, each with its location.
 
-    Rows without them (failed cells, baselines) are left out, and stderr says how many. UsageError if none is usable.
+    Rows without them (failed cells, baselines) are left out, and their number is printed on stderr.
+    UsageError if none is usable.
     """
     rows, file = run.rows, clean_path(run.path / "results.csv")
     found = [(f"{file}, row {n}", row) for n, row in enumerate(rows, start=1) if all(row.get(x) for x in needed)]

@@ -1,4 +1,4 @@
-"""What a user sees while a run goes on, on stderr: a live panel on a terminal, plain lines elsewhere, nothing if quiet.
+"""Progress of a run on stderr: a live panel on a terminal, plain lines elsewhere, nothing if quiet.
 
 It is drawn between the turns, never during a timed decode.
 """
@@ -28,21 +28,20 @@ from specbench.show.fitting import sentence
 from specbench.spec import CHOOSING, RunSpec
 from specbench.wording import clean, gigabytes, number_in, rows_said, tokens_said
 
-REDRAW = 0.1  # seconds between two pictures: turns of a small model are shorter
-PLAIN = 30.0  # seconds between two lines where there is no terminal
-SECOND = 1.0  # between two drawings of the clock
-LONG = 5.0  # seconds after which an eager arm that is made ready is named; what is compiled is named at once
-HOUR = 3600.0  # the time left is reckoned from the turns of the last hour; of a large model one may take minutes
+REDRAW = 0.1  # seconds between redraws: turns of a small model are shorter
+PLAIN = 30.0  # seconds between lines without a terminal
+SECOND = 1.0  # between redraws of the clock
+LONG = 5.0  # seconds of preparation after which an eager arm is named; compiled arms are named at once
+HOUR = 3600.0  # seconds; the remaining time is estimated from turns this recent, which take minutes for a large model
 ABSENT = "–"
-WIDE = 2.0  # an interval is shown where its upper bound is less than so many times its lower one
+WIDE = 2.0  # an interval is shown if its upper bound is below this multiple of its lower one
 OPEN = "…"
-LABEL = 32  # characters of a data set's or a method's name
+LABEL = 32  # maximum characters of a data set's or method's name
 
 
 @dataclass
 class Rolling:
-    """Totals of one cell so far: acceptance, and (baseline seconds,
-    baseline tokens, seconds, tokens) by prompt, or by batch of prompts."""
+    """Running totals of a cell: acceptance, and seconds and tokens of baseline and method by prompt or batch."""
 
     samples: int = 0
     prompts: dict[str, tuple[float, int, float, int]] = field(default_factory=dict)
@@ -77,13 +76,13 @@ class Rolling:
 
     @property
     def speedup(self) -> statistics.Interval:
-        """The headline of the final table, from what there is so far."""
+        """The final table's headline number, from the results so far."""
         slow, slow_tokens, fast, tokens = zip(*self.prompts.values(), strict=True)
         return statistics.speedup_interval(slow, slow_tokens, fast, tokens)
 
 
 def name_of(spec: RunSpec) -> str:
-    """A cell as progress calls it, with what is not as usual and may tell it from the others."""
+    """The name of a cell in progress output, with its non-default distinguishing settings."""
     heat = f" T={spec.temperature:g}" if spec.temperature else ""
     rows = f" {rows_said(spec.batch, spec.arrivals)}" if spec.batch > 1 else ""
     length = f" {tokens_said(spec.context)} tokens" if spec.context else ""
@@ -91,13 +90,13 @@ def name_of(spec: RunSpec) -> str:
 
 
 def data_of(spec: RunSpec) -> str:
-    """The data set; of a file only its name."""
+    """The data set; for a file, only its name."""
     name = spec.dataset.rsplit("/", 1)[-1] if ":" in spec.dataset else spec.dataset
     return clean(name, LABEL)
 
 
 def arm_of(spec: RunSpec) -> str:
-    """The method and lookahead of a cell, by which those of a group differ."""
+    """The method and lookahead of a cell, which distinguish it within a group."""
     rule = f"K={spec.k}" if spec.schedule == "constant" else f"K≤{spec.k} {spec.schedule}"
     if spec.method == CHOOSING:
         rule = "of " + clean(str(spec.choices), LABEL)
@@ -112,7 +111,7 @@ def live_line(rolling: Rolling) -> str:
 
 
 def speedup_text(rolling: Rolling) -> str:
-    """The speedup with its interval, which stays open while it is over few prompts or wide: it says nothing then."""
+    """The speedup with its interval, which is omitted while it is wide or over few prompts."""
     found = rolling.speedup
     shown = len(rolling.prompts) >= statistics.FEWEST and found.high < WIDE * found.low
     bounds = f"{found.low:.2f}–{found.high:.2f}" if shown else OPEN
@@ -128,9 +127,9 @@ def rate(value: float) -> str:
 
 
 def table(group: Mapping[RunSpec, Rolling]) -> Table:
-    """One line per cell of a group where names are short; in 60 columns a long one is folded, and no number is."""
+    """One line per cell of a group; in 60 columns long names are folded, numbers are not."""
     made = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    made.add_column("", overflow="fold")  # the one that gives way: rich takes width from columns that may wrap
+    made.add_column("", overflow="fold")  # this one shrinks: rich takes width from columns that may wrap
     for title in ("n", "α", "tokens/s", "speedup"):
         made.add_column(title, justify="right" if title == "n" else "left", no_wrap=True, min_width=len(title))
     for spec, rolling in group.items():
@@ -155,10 +154,10 @@ class Repeating(Timer):
 
 
 class Display(Observer):
-    """An observer that draws.
+    """An observer that draws progress.
 
-    `prompts` is how many are to be decoded, repetitions counted, in all groups; without it, in those that have begun.
-    `now` reads seconds.
+    `prompts` is the number to decode in all groups, repetitions included; by default, in the groups so far.
+    `now` is the clock, in seconds.
     """
 
     def __init__(
@@ -167,17 +166,17 @@ class Display(Observer):
         self._console, self._quiet, self._now = console, quiet, now
         self._total, self._known, self._done, self._left = prompts or 0, prompts is not None, 0, 0
         self._group: dict[RunSpec, Rolling] = {}
-        self._prepared = 0.0  # seconds in which arms were made ready
-        self._since: float | None = None  # when the making of the arm began that is being made ready
-        self._late: Timer | None = None  # names that arm; it has ended before anything is timed
+        self._prepared = 0.0  # seconds spent preparing arms
+        self._since: float | None = None  # when the current preparation began
+        self._late: Timer | None = None  # prints the arm's name; ends before anything is timed
         self._live_cells: set[RunSpec] = set()
-        self._threads = 0  # of the run; 0 is unknown
-        self._crowded = False  # whether it was said that other programs run
+        self._threads = 0  # of the run; 0 if unknown
+        self._crowded = False  # whether the warning about other programs was printed
         self._progress = bar(console, self._working)
         self._task = self._progress.add_task("loading", total=prompts)
         self._draws = console.is_terminal and not quiet
         self._loading = Bytes(self._picture if self._draws else None, self._say, now)
-        # Without auto_refresh there is no thread: it would draw beside the loop that is being timed.
+        # auto_refresh=False: its thread would draw beside the timed loop.
         self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
         self._began = self._drawn = self._said = now()
 
@@ -194,7 +193,7 @@ class Display(Observer):
         self._loading(what, done, total)
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
-        beside = self._live_cells  # of another engine, which goes on at the same time
+        beside = self._live_cells  # of another engine, measured at the same time
         begun = {cell.spec: Rolling.of(cell.samples) for cell in cells}
         if beside & set(begun):
             self._again(begun)
@@ -208,14 +207,14 @@ class Display(Observer):
         self._draw()
 
     def _again(self, begun: Mapping[RunSpec, Rolling]) -> None:
-        """Cells have lost what measured them: what they lost as well is decoded once more."""
+        """Restart cells whose worker was lost; their lost samples are decoded again."""
         lost = max(self._group[spec].samples - rolling.samples for spec, rolling in begun.items())
         self._total, self._left = self._total + lost, self._left + lost
         self._group |= begun
         self._draw()
 
     def preparing(self, spec: RunSpec | None) -> None:
-        """Time in which nothing is decoded yet is no measure of the time that is left."""
+        """Exclude preparation from the estimate of the remaining time."""
         now = self._now()
         self._prepared += 0.0 if self._since is None else now - self._since
         self._since = None if spec is None else now
@@ -229,9 +228,9 @@ class Display(Observer):
         self._say(f"first estimate, {name_of(spec)}: about {speedup:.1f}× ({many}: provisional)")
 
     def _say_late(self, spec: RunSpec | None) -> None:
-        """Name an arm once it is made ready and warmed up for long, on a terminal with a clock; None: no arm any more.
+        """Name an arm after a long preparation, on a terminal with a clock; None: no arm is being prepared.
 
-        The thread has ended before anything is timed.
+        The thread ends before anything is timed.
         """
         if self._late is not None:
             self._late.cancel()
@@ -249,7 +248,7 @@ class Display(Observer):
             self._late.start()
 
     def _working(self) -> float:
-        """The time, without that in which arms were made ready."""
+        """The elapsed time without the preparation of arms."""
         return (self._now() if self._since is None else self._since) - self._prepared
 
     def turn(self, samples: Samples) -> None:
@@ -266,7 +265,7 @@ class Display(Observer):
             self._say(self._line())
 
     def _look(self, load: float | None) -> None:
-        """Say once that other programs use the processor, while they can still be stopped."""
+        """Warn once if other programs use the processor, so that the user can stop them."""
         if not self._crowded and load is not None and self._threads and noise.busy(load, self._threads):
             self._crowded = True
             self._say(noise.crowd(load, self._threads, machine.running_besides()))
@@ -274,14 +273,14 @@ class Display(Observer):
     def end(self, cell: Cell) -> None:
         self._live_cells.discard(cell.spec)
         if not self._live_cells:
-            self._skip(self._left)  # a failure or a narrow interval has ended the group early
-        if cell.status != "ok" or not self._draws:  # the panel has shown it, and the final table will
+            self._skip(self._left)  # a failure or a narrow interval ended the group early
+        if cell.status != "ok" or not self._draws:  # the panel showed it, and the final table will
             done = f"{name_of(cell.spec)}: {cell.status}, {len(cell.samples)} samples"
             self._say(f"{done}, {live_line(Rolling.of(cell.samples))}" if cell.samples else done)
         self._draw()
 
     def _skip(self, prompts: int) -> None:
-        """Prompts that need not be decoded: a journal has them, or their group has ended."""
+        """Skip prompts that are in the journal or whose group has ended."""
         self._total, self._left = self._total - prompts, self._left - prompts
 
     def _draw(self, work: str = "") -> None:
@@ -303,7 +302,7 @@ class Display(Observer):
             sentence(self._console, line)
 
     def _line(self) -> str:
-        """Where a long run stands, in one line."""
+        """The progress of a long run, in one line."""
         left = (self._working() - self._began) / self._done * (self._total - self._done) / 60
         known = [(spec, rolling) for spec, rolling in self._group.items() if rolling.samples]
         spec, best = max(known, key=lambda item: item[1].speedup.value)
@@ -312,7 +311,7 @@ class Display(Observer):
 
 
 def bar(console: Console, seconds: Callable[[], float]) -> Progress:
-    """What is being done, how many prompts are done, and the time that is left by a clock."""
+    """A bar with the current activity, the prompts done and the remaining time."""
     return Progress(
         TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
         BarColumn(bar_width=16),
@@ -325,15 +324,15 @@ def bar(console: Console, seconds: Callable[[], float]) -> Progress:
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------
-# Fetching and loading models as a user sees it, on stderr: bytes in a bar, or
-# a line where it takes a while. Whoever loads may call from several threads.
+# Progress of fetching and loading models on stderr: a bar of bytes, or a line now and then. Several threads
+# may call it.
 
-LOADING_REDRAW = 0.1  # seconds between two pictures
-SOON, AGAIN = 3.0, 30.0  # seconds until the first line where there is no terminal, and until the next
+LOADING_REDRAW = 0.1  # seconds between redraws
+SOON, AGAIN = 3.0, 30.0  # seconds until the first line without a terminal, and between later ones
 
 
 class Bytes:
-    """How far a model is, drawn or said. `draw` is None where there is no terminal; `now` reads seconds."""
+    """Loading progress, drawn or printed. `draw` is None without a terminal; `now` is the clock, in seconds."""
 
     def __init__(
         self,
@@ -364,7 +363,7 @@ class Bytes:
 
 @contextmanager
 def shown(console: Console) -> Iterator[Bytes]:
-    """A `Bytes` that shows itself on a console, unless that is quiet."""
+    """A `Bytes` that draws on a console, unless the console is quiet."""
     if console.is_terminal and not console.quiet:
         with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
             yield Bytes(partial(live.update, refresh=True), console.print)
@@ -373,9 +372,9 @@ def shown(console: Console) -> Iterator[Bytes]:
 
 
 def load(backend: Backend, spec: RunSpec, longest: int, console: Console) -> None:
-    """Read the weights for the only cell of a job, whose prompts have up to `longest` tokens; say what is to be known.
+    """Load the weights for a job with one cell, whose prompts have up to `longest` tokens, and print notes.
 
-    UnusableModelError, before anything is read, where memory is not enough.
+    UnusableModelError, before loading, if memory is insufficient.
     """
     refuse_too_large(fit_of(backend, [Held([spec], longest)]))
     with shown(console) as watch:

@@ -34,7 +34,7 @@ from specbench.wording import clean, clean_path, text_in
 
 CompareStyle = Literal["table", "md", "json", "junit", "gha"]
 
-# What other tools call the columns of results.csv. Of several a gate takes the first that BASE has a number in.
+# Other tools' names for columns of results.csv. A gate takes the first that BASE has a number in.
 SYNONYMS = {
     "speedup": "speed_up speedup_ratio",
     "tokens_per_second": "throughput output_throughput tps tok/s tok_s toks/s token/s tokens/s tokens_per_sec",
@@ -49,13 +49,13 @@ GATE = re.compile(
     r"(?P<metric>[a-z][a-z0-9_/ -]*?)\s*(?P<sign>[<>])\s*(?P<percent>[+-]?\d{1,6}(?:\.\d{1,6})?)\s*%",
     re.ASCII | re.IGNORECASE,
 )
-LEAST = -1 + 1e-9  # the change of a number that fell to nothing, as it has a logarithm
-PIPED = 120  # columns where stdout is no terminal
+LEAST = -1 + 1e-9  # relative change of a number that fell to zero, kept above −1 so that its logarithm exists
+PIPED = 120  # columns if stdout is not a terminal
 
 
 @dataclass(frozen=True)
 class Output:
-    """How the comparison is printed on stdout, and the files that it is written to besides."""
+    """The format of the comparison on stdout, and the files it is also written to."""
 
     style: CompareStyle
     quiet: bool
@@ -64,7 +64,7 @@ class Output:
 
 
 def start_compare(bases: Sequence[Path], news: Sequence[Path], policy: Policy, output: Output) -> None:
-    """Compare the i-th of `news` with the i-th of `bases`, or the last; raises what the exit code says."""
+    """Compare the i-th of `news` with the i-th of `bases`, or the last; raises the error for the exit code."""
     if len(bases) > len(news):
         raise UsageError("a --base-rerun belongs to a second NEW: give no more runs of BASE than of NEW")
     read = read_given([*bases, *news])
@@ -80,7 +80,7 @@ def start_compare(bases: Sequence[Path], news: Sequence[Path], policy: Policy, o
 
 
 def policy_of(fail_on: list[str], checks: list[str], margin: float | None, level: float) -> Policy:
-    """What decides, by the options; UsageError where they contradict each other."""
+    """The policy from the options. UsageError if they contradict each other."""
     if fail_on and (checks or margin is not None):
         raise UsageError("--fail-on names the numbers and their margins itself: leave out --checks and --margin")
     if unknown := [name for name in checks if name not in judge.TIERS]:
@@ -95,7 +95,7 @@ def policy_of(fail_on: list[str], checks: list[str], margin: float | None, level
 
 
 def gate_of(text: str) -> Criterion:
-    """`speedup<-5%`: worse is lower by more than 5 %. `c>+10%`: worse is higher by more than 10 %."""
+    """Parse `speedup<-5%` (worse: more than 5 % lower) or `c>+10%` (worse: more than 10 % higher)."""
     match = GATE.fullmatch(text.strip())
     percent = float(match["percent"]) if match else 0.0
     if match is None or (percent > 0 if match["sign"] == "<" else percent < 0):
@@ -111,7 +111,7 @@ def gate_of(text: str) -> Criterion:
 
 
 def named(gate: Criterion, run: list[Record]) -> Criterion:
-    """The gate by a column of BASE; UsageError where it has none that is called so: a mistyped gate must not pass."""
+    """Resolve a gate to a column of BASE. UsageError if there is none: a mistyped gate must not pass."""
     called = [column for column, words in SYNONYMS.items() if gate.metric in words.split()]
     meant = [gate.metric, f"{gate.metric}_ms", *called]
     known = [name for name in meant if name in run[0].row]
@@ -126,7 +126,7 @@ def named(gate: Criterion, run: list[Record]) -> Criterion:
 
 
 def show(result: Comparison, style: CompareStyle, confidence: float, new: list[Record]) -> None:
-    """The data on stdout."""
+    """Print the comparison on stdout."""
     if style == "table":
         draw(screen(PIPED), shown.table(result, confidence))
         return
@@ -140,7 +140,7 @@ def show(result: Comparison, style: CompareStyle, confidence: float, new: list[R
 
 
 def leave(result: Comparison, confidence: float, new: list[Record], junit: Path | None, gha: Path | None) -> None:
-    """The files that were asked for, and the job summary where GitHub Actions keeps one."""
+    """Write the requested files, and the job summary in GitHub Actions."""
     if place := os.environ.get("GITHUB_STEP_SUMMARY"):
         write(Path(place), shown.markdown(result, confidence), append)
     if junit:
@@ -150,7 +150,7 @@ def leave(result: Comparison, confidence: float, new: list[Record], junit: Path 
 
 
 def append(file: Path, text: str) -> None:
-    """Add a text to a file, which others write as well. OSError for a pipe or a device, which might not take it."""
+    """Append to a file that others write as well. OSError for a pipe or a device, which might block."""
     if file.exists():
         check_regular(file)
     with file.open("a", encoding="utf-8") as stream:
@@ -158,7 +158,7 @@ def append(file: Path, text: str) -> None:
 
 
 def write(file: Path, text: str, how: Callable[[Path, str], None] = replace_text) -> None:
-    """Replace a file by a text, or add it; UsageError in one line where that is impossible."""
+    """Replace a file or append to it. UsageError in one line if that fails."""
     try:
         how(file, text)
     except OSError as error:
@@ -166,7 +166,7 @@ def write(file: Path, text: str, how: Callable[[Path, str], None] = replace_text
 
 
 def conclude(result: Comparison) -> None:
-    """End with the exit code of the worst row."""
+    """Raise the error of the worst row, if any."""
     if failed := result.having("REGRESSION"):
         worst = max(failed, key=how_bad)
         more = f"; and {len(failed) - 1} more" if len(failed) > 1 else ""
@@ -181,7 +181,7 @@ def conclude(result: Comparison) -> None:
 
 
 def how_bad(one: Finding) -> float:
-    """How far a number fell or rose, on the log scale; a finding without a number is less than any."""
+    """The size of a change on the log scale; findings without a number rank lowest."""
     return -1.0 if one.change is None else abs(math.log1p(max(one.change, LEAST)))
 
 
@@ -196,8 +196,10 @@ VERDICT_NEEDS = ("status", "target", "dataset", "method", "k")
 def start_verdict(
     runs: Sequence[Path], style: VerdictStyle, explain: bool, judges: bool = False, least: float | None = None
 ) -> None:
-    """Print the answers of the runs together; to `explain`, each run with all its tables and notes. Where
-    it `judges`, or the speedup is to be at least something, end with the exit code of the worst answer."""
+    """Print the answers of runs together, or with `explain` each run with its tables and notes.
+
+    With `judges`, or a least speedup, end with the exit code of the worst answer.
+    """
     if least is not None and (judges or not 0 < least < math.inf):
         raise UsageError(
             "--fail-under takes a speedup such as 1.1, and sets the exit code itself: leave out --exit-code"
@@ -220,8 +222,7 @@ def start_verdict(
 
 
 def conclude_verdict(found: Sequence[Recommendation], least: float | None) -> None:
-    """End as the worst answer says: RegressionError for a NO or a
-    speedup below `least`, NotComparableError where that is not settled."""
+    """Raise RegressionError for a NO or a speedup below `least`, NotComparableError for an open answer."""
     if not found:
         raise NotComparableError(NOTHING)
     below = "speculative decoding does not pay" if least is None else f"the speedup is below {least:g}×"
@@ -236,12 +237,12 @@ def conclude_verdict(found: Sequence[Recommendation], least: float | None) -> No
 
 
 def verdict_name(run: Run) -> tuple[str, str]:
-    """The command line that made a run, "" where that is not known, and its name in commands."""
+    """The command line of a run, "" if unknown, and its name in commands."""
     return text_in(run.description, "command"), short_name(run.path)
 
 
 def explained(run: Run, style: VerdictStyle) -> None:
-    """A run as it was printed when it was measured, with everything that explains it."""
+    """Print a run as after its measurement, with everything that explains it."""
     from specbench.show.run_output import Shown, print_run
 
     rows = [cell.row() for cell in run.cells]
@@ -249,7 +250,7 @@ def explained(run: Run, style: VerdictStyle) -> None:
 
 
 def show_verdict(found: Sequence[Recommendation], style: VerdictStyle) -> None:
-    """The answers, each with what stands below it."""
+    """Print the answers, each with its details."""
     if style == "table":
         for line in together(found) if found else []:
             sentence(screen(), line)
@@ -259,7 +260,7 @@ def show_verdict(found: Sequence[Recommendation], style: VerdictStyle) -> None:
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
-# The body of `specbench list`: the runs of a folder, each with the name that commands know it by. Loads no torch.
+# The body of `specbench list`: the runs of a folder, each with its name in commands. Loads no torch.
 
 NONE = "specbench run makes one"
 
@@ -274,7 +275,7 @@ def start_list(parent: Path, style: Format) -> None:
 
 
 def described(run: Path) -> dict[str, Any]:
-    """A run in one line: its name, when it began, what it was asked for and what it answers."""
+    """A run in one line: name, start, settings and answers."""
     description, rows = read_json(run / DESCRIPTION), rows_of(run / TABLE)
     specs = description.get("specs")
     specs = [spec for spec in specs if isinstance(spec, dict)] if isinstance(specs, list) else []
@@ -294,7 +295,7 @@ def described(run: Path) -> dict[str, Any]:
 
 
 def several(words: Any) -> str:
-    """What cells have in common, or the first few of what they have."""
+    """The common value of cells, or their first few values."""
     found = list(dict.fromkeys(clean(word, 100) for word in words))
     return ", ".join(found[:3]) + f" and {len(found) - 3} more" * (len(found) > 3)
 
@@ -306,7 +307,7 @@ PROFILE_NEEDS = ("status", "target", "dataset", "method", "k")
 
 
 def start_profile(run: Path, cell: str, output: Path | None) -> None:
-    """Write the profile of a cell of the run, or print it."""
+    """Write or print the profile of a cell of the run."""
     (read,) = read_given([run])
     rows = [row for _, row in rows_with(read, PROFILE_NEEDS)]
     tell([read])

@@ -1,6 +1,6 @@
-"""`--resume`: go on with a run that was cut off, or give a finished one more prompts, where its numbers would not mix.
+"""`--resume`: continue an interrupted run, or add prompts to a finished one, if its numbers would not mix.
 
-And what no file may decide: whose code runs on this machine, and which server gets the key. Both must be typed.
+A file may not decide whose code runs on this machine or which server gets the key: both must be typed.
 """
 
 import re
@@ -33,12 +33,12 @@ from specbench.results.reading import DESCRIPTION, Run, read_run
 from specbench.spec import Options, RunSpec, methods_of, read
 from specbench.wording import clean, clean_path
 
-ENDED = Failure("skipped", "")  # of a pair whose cells have all ended before; no cell shows it
+ENDED = Failure("skipped", "")  # for a pair whose cells had all ended; no cell shows it
 VERSIONS = ("specbench", "torch", "transformers")
 MACHINE = ("device_name", "threads", *VERSIONS)
-HOST = ("cpu", "cores", "platform", "python")  # not the threads, which some backends set when they are opened
+HOST = ("cpu", "cores", "platform", "python")  # without the threads, which some backends set on opening
 PORTS = {"http": 80, "https": 443}
-# Engine options that name files, hosts, other models or code; and values that may be one of these.
+# Engine options that name files, hosts, other models or code; and values that could be one of these.
 NAMING = re.compile(
     r"file|path|dir|cls|class|plugin|module|model|tokenizer|load|format|url|host|config|lora|code|hf", re.I
 )
@@ -47,7 +47,7 @@ NAMES = re.compile(r"[/\\:{\[]|[a-z_]\.", re.I)
 
 @dataclass(frozen=True)
 class Typed:
-    """What the command line itself says, or the call of a function: that code may run, the servers' URLs, methods."""
+    """Permissions given on the command line or in the function call: trust of code, server URLs, methods."""
 
     trust_remote_code: bool = False
     urls: tuple[str, ...] = ()
@@ -61,8 +61,7 @@ NOTHING = Typed()
 def resume(
     path: Path, output: Output, executor: Executor = "local", limit: int | None = None, typed: Typed = NOTHING
 ) -> None:
-    """Go on with a run that was killed or interrupted, as it would
-    have gone on by itself; with a larger limit, give it more prompts."""
+    """Continue a killed or interrupted run; with a larger limit, add prompts."""
     with processes.together():
         done = record_rest(path, Terminal(output), executor, limit, typed)
         if processes.first():
@@ -72,13 +71,13 @@ def resume(
 def record_rest(
     path: Path, watch: Watch, executor: Executor = "local", limit: int | None = None, typed: Typed = NOTHING
 ) -> Outcome:
-    """Measure what a folder lacks into it, up to a larger limit where one is given.
+    """Measure the missing part of a run into its folder, up to a larger limit if given.
 
-    UsageError, before anything that the folder names is opened, where it is of another machine or wants to be trusted.
+    UsageError, before opening anything that the folder names, if it is from another machine or needs trust.
     """
     refuse_several(executor)
     if not processes.first():
-        elsewhere: Any = None  # what the first process knows
+        elsewhere: Any = None  # the first process's data
         run, past = processes.agreed(elsewhere)
         return measure(Plan(pairs_left(run, past), executor, {}), None, watch, past)
     with closing(RunFolder.resume(path)) as folder:
@@ -102,7 +101,7 @@ def record_rest(
 
 
 def pairs_left(run: Run, past: Past) -> list[Pair]:
-    """The pairs of a continued run. Raises the error of the only one, and UsageError where numbers would mix."""
+    """The pairs of a continued run. Raises the error of a sole pair, and UsageError if numbers would mix."""
     pairs = [
         prepared(group, run.limits) if unfinished(group, past) else Unusable(group, ENDED)
         for group in grid.by_pair(run.specs)
@@ -114,7 +113,7 @@ def pairs_left(run: Run, past: Past) -> list[Pair]:
 
 
 def described_machine(run: Run) -> Mapping[str, Any]:
-    """What a run says of the machine that it was begun on. UsageError where it says nothing."""
+    """The recorded machine of a run. UsageError if it is missing."""
     found = run.description.get("environment")
     if not isinstance(found, dict):
         raise UsageError(f"{run.path / DESCRIPTION} is damaged (it has no environment): start a new run")
@@ -122,12 +121,12 @@ def described_machine(run: Run) -> Mapping[str, Any]:
 
 
 def unfinished(specs: Sequence[RunSpec], past: Past) -> list[RunSpec]:
-    """Those that a continued run has to measure."""
+    """The cells that a continued run has to measure."""
     return [spec for spec in specs if spec not in past or past[spec].status in UNFINISHED]
 
 
 def same_ground(description: Mapping[str, Any], pair: Prepared, past: Past) -> None:
-    """UsageError where a continued run would mix numbers of two machines, versions or sets of prompts."""
+    """Raise UsageError if a continued run would mix machines, versions or sets of prompts."""
     before, today = description["environment"], environment(pair.backend.device)
     # A grid may have a second device; run.json holds the fingerprint of the first.
     names = VERSIONS if before.get("device") != today["device"] else (*VERSIONS, "fingerprint")
@@ -141,7 +140,7 @@ def same_ground(description: Mapping[str, Any], pair: Prepared, past: Past) -> N
 
 
 def refuse_other(before: Mapping[str, Any], today: Mapping[str, Any], names: Sequence[str]) -> None:
-    """UsageError where some of what two environments say of themselves differs."""
+    """Raise UsageError if two environments differ in these facts."""
     other = [name for name in names if before.get(name) != today[name]]
     if other:
         shown = [name for name in other if name != "fingerprint"] or MACHINE
@@ -152,7 +151,7 @@ def refuse_other(before: Mapping[str, Any], today: Mapping[str, Any], names: Seq
 
 
 def refuse_elsewhere(cell: Cell | None, today: Mapping[str, Any]) -> None:
-    """UsageError for a cell with samples that a node of a cluster has measured and this machine would go on with."""
+    """Raise UsageError for an unfinished cell whose samples come from another node of a cluster."""
     if cell is None or not cell.samples or cell.status not in UNFINISHED or "node" not in cell.resolved:
         return
     if cell.resolved.get("fingerprint") != today["fingerprint"]:
@@ -163,7 +162,7 @@ def refuse_elsewhere(cell: Cell | None, today: Mapping[str, Any]) -> None:
 
 
 def refuse_changed(cell: Cell, specs: Sequence[RunSpec]) -> None:
-    """UsageError where a method that has been measured with is to be measured with, and its files have changed."""
+    """Raise UsageError if a method with existing samples has changed files and is needed again."""
     if not any(cell.spec.method == spec.method and cell.spec.choices == spec.choices for spec in specs):
         return
     if (now := content_sha256(methods_of(cell.spec))) != cell.resolved.get("method_sha256", now):
@@ -174,13 +173,15 @@ def refuse_changed(cell: Cell, specs: Sequence[RunSpec]) -> None:
 
 
 def in_words(machine: Mapping[str, Any], names: Sequence[str] = MACHINE) -> str:
-    """Facts about a machine and its versions as a message has them."""
+    """Facts about a machine and its versions, for a message."""
     return ", ".join(f"{name} {clean(machine.get(name))}" for name in names)
 
 
 def grow(folder: RunFolder, run: Run, limit: int) -> None:
-    """Give all cells of a run `limit` prompts of each data set. UsageError, with nothing changed, where that
-    cannot be: where new prompts would change how earlier ones were decoded, or there are no more of them."""
+    """Set all cells of a run to `limit` prompts of each data set.
+
+    UsageError, with nothing changed, if new prompts would change how earlier ones were decoded, or there are no more.
+    """
     before = limit_of(run, limit)
     refuse_dependent(run, folder.past)
     groups = grid.by_pair(run.specs)
@@ -191,7 +192,7 @@ def grow(folder: RunFolder, run: Run, limit: int) -> None:
 
 
 def limit_of(run: Run, limit: int) -> int:
-    """The limit that all cells have had so far."""
+    """The current limit of all cells."""
     limits = {spec.limit for spec in run.specs}
     if len(limits) > 1 or None in limits:
         said = "was given all prompts of its data sets" if limits == {None} else "has cells with several limits"
@@ -204,7 +205,7 @@ def limit_of(run: Run, limit: int) -> int:
 
 
 def refuse_dependent(run: Run, past: Past) -> None:
-    """UsageError where how a prompt is decoded depends on the others."""
+    """Raise UsageError if the decoding of a prompt depends on the others."""
     for spec in run.specs:
         carries = spec in past and past[spec].resolved.get("carries")
         why = {
@@ -223,7 +224,7 @@ def refuse_dependent(run: Run, past: Past) -> None:
 def pair_columns(
     specs: Sequence[RunSpec], run: Run, past: Past, before: int, limit: int
 ) -> list[tuple[int, str, Mapping[str, Any]]]:
-    """For every cell of a pair: how many prompts are new, its key until now, and its new columns about prompts."""
+    """For every cell of a pair: its number of new prompts, its current key, and its new columns about prompts."""
     grown = [spec.with_(limit=limit) for spec in specs]
     old, new = prepared(specs, run.limits), prepared(grown, [*run.limits, before])
     pairs: list[Pair] = [old, new]
@@ -240,7 +241,7 @@ def pair_columns(
 
 
 def refuse_untyped(specs: Sequence[RunSpec], typed: Typed, file: str) -> None:
-    """UsageError where cells that come from a file would run code, or send the key to a server, and nobody typed it."""
+    """Raise UsageError if cells from a file would run code, or send the key to a server, without typed permission."""
     if not typed.trust_remote_code and any(spec.trust_remote_code for spec in specs):
         raise UsageError(
             f"{clean(file, 300)} asks for trust_remote_code, which runs code of its checkpoints here, and no file may "
@@ -268,7 +269,7 @@ def refuse_untyped(specs: Sequence[RunSpec], typed: Typed, file: str) -> None:
 
 
 def refuse_unused(specs: Sequence[RunSpec], typed: Typed) -> None:
-    """UsageError where something was typed for a run that goes on, and its cells have no use for it."""
+    """Raise UsageError for a typed permission that no cell of the continued run uses."""
     known = {origin(url) for url in servers(specs)}
     unused = [f"--url {clean(url)}" for url in typed.urls if origin(url) not in known]
     given = {one for spec in specs for one in spec.engine_option}
@@ -284,7 +285,7 @@ def refuse_unused(specs: Sequence[RunSpec], typed: Typed) -> None:
 
 
 def code_of(method: str) -> list[Path]:
-    """The Python files that a method would run; none where the method cannot be read, whose cell will say why."""
+    """The Python files of a method; none if it cannot be read, which its cell then reports."""
     try:
         return python_files(method)
     except UsageError:
@@ -292,18 +293,18 @@ def code_of(method: str) -> list[Path]:
 
 
 def names_something(name: str, value: str) -> bool:
-    """Whether an option of an engine may name a file, a host, a model or code; numbers, true and false do not."""
+    """Whether an engine option may name a file, host, model or code; numbers and booleans do not."""
     return isinstance(read(value), str | list | dict) and bool(NAMING.search(name) or NAMES.search(value))
 
 
 def servers(specs: Sequence[RunSpec]) -> list[str]:
-    """The URLs of the servers that cells are measured on."""
+    """The URLs of the servers of the cells."""
     urls = [url for spec in specs if spec.backend == NAME for url in (spec.url, spec.baseline_url)]
     return list(dict.fromkeys(url for url in urls if url))
 
 
 def origin(url: str) -> str:
-    """The scheme, host and port of a URL, which say who gets what is sent; the text itself where it is no URL."""
+    """The scheme, host and port of a URL, which identify the receiver; the text itself if it is not a URL."""
     try:
         parts = urlsplit(url)
         port = parts.port or PORTS.get(parts.scheme)

@@ -38,14 +38,14 @@ from specbench.show.fitting import screen
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.wording import resume_command, text_in
 
-# Where cells are measured: in this process, each in one of its own, or on the devices of a cluster.
+# Where cells are measured: in this process, each in its own process, or on the devices of a cluster.
 Executor = Literal["local", "process", "ray"]
 
 
 def start(
     specs: Sequence[RunSpec], output: Output, preset: str = "", executor: Executor = "local", defaults: str = ""
 ) -> None:
-    """Measure cells into a new folder and print them; raises what the exit code says. defaults: a line on those."""
+    """Measure cells into a new folder and print them; raises the error for the exit code. defaults: a line to print."""
     with machine.together():
         checked = check(specs, preset, executor)
         with new_folder(checked, output.parent) as folder:
@@ -58,7 +58,7 @@ def start(
 def record(
     specs: Sequence[RunSpec], parent: Path, watch: "Watch", preset: str = "", executor: Executor = "local"
 ) -> "Outcome":
-    """Measure cells into a new folder of `parent`. There is none where the only pair is unusable."""
+    """Measure cells into a new folder of `parent`. No folder is made if the only pair is unusable."""
     checked = check(specs, preset, executor)
     with new_folder(checked, parent) as folder:
         return measure(checked, folder, watch)
@@ -66,7 +66,7 @@ def record(
 
 @dataclass(frozen=True)
 class Plan:
-    """Cells that have been checked, by their pairs, who measures them, and the content of their run.json."""
+    """Checked cells by pair, their executor, and the content of their run.json."""
 
     pairs: Sequence[Pair | Spread]
     executor: Executor
@@ -74,43 +74,44 @@ class Plan:
     name: str = ""  # of a new folder
 
     def units(self, note: Note) -> Sequence[Unit]:
-        """What is measured one after the other."""
+        """The units to measure, in order."""
         here = [pair for pair in self.pairs if not isinstance(pair, Spread)]
         elsewhere = [pair for pair in self.pairs if isinstance(pair, Spread)]
         return elsewhere or (apart(here) if self.executor == "process" else local_units(here, note))
 
     def prompts(self, past: Past) -> int | None:
-        """How many prompts are decoded at most, repetitions counted; None where nobody knows."""
+        """The maximum number of prompts to decode, repetitions included; None if unknown."""
         return None if self.executor == "ray" else sum(pair.left(past) for pair in plan.usable(self.pairs))
 
 
 def check(specs: Sequence[RunSpec], preset: str, executor: Executor) -> Plan:
-    """The plan of a new run. Raises everything that can be refused before a weight is read."""
+    """Plan a new run. Raises every error that can be found before weights are loaded."""
     refuse_several(executor)
     if executor == "ray":
-        plan.check_names(specs)  # the rest is for workers to check
+        plan.check_names(specs)  # workers check the rest
     pairs: Sequence[Pair | Spread] = [Spread(specs, RayCluster())] if executor == "ray" else plan.check(specs)
     description = described(specs, plan.device_of(pairs), **({"preset": preset} if preset else {}))
     return Plan(pairs, executor, description, folder_name(specs[0], key=specs[0].key[:8]))
 
 
 def refuse_several(executor: Executor) -> None:
-    """UsageError for cells that go elsewhere while several processes are to measure them together."""
+    """Raise UsageError for a remote executor if several processes measure together."""
     if machine.joined() > 1 and executor != "local":
         raise UsageError(f"torchrun's processes measure every cell together: leave out --executor {executor}")
 
 
 def new_folder(checked: Plan, parent: Path) -> AbstractContextManager[RunFolder | None]:
-    """A folder with run.json in it; none where another process writes."""
+    """A folder with run.json; None if another process writes."""
     if not machine.first():
         return nullcontext()
     return closing(RunFolder.create(parent, checked.name, checked.description))
 
 
 def measure(checked: Plan, folder: RunFolder | None, watch: "Watch", past: Past | None = None) -> "Outcome":
-    """Measure all pairs one after the other; everything is in the folder before it is displayed.
+    """Measure all pairs one after the other; results are in the folder before they are displayed.
 
-    Without a folder: take part in what the first process measures, writes and prints; `past` is what it goes on with.
+    Without a folder: take part in the measurement while the first process writes and prints; `past` is its
+    starting point.
     """
     if folder is None:
         silent: Note = lambda line: None  # noqa: E731
@@ -124,8 +125,7 @@ def measure(checked: Plan, folder: RunFolder | None, watch: "Watch", past: Past 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job left behind: its folder, which run that is, its cells, and
-    the interrupt that ended it. preset: the one that its settings came from, if any."""
+    """The results of a job: folder, run description, cells, and, if any, the interrupt that ended it and the preset."""
 
     path: Path
     about: About
@@ -135,24 +135,24 @@ class Outcome:
 
 
 class Watch(Protocol):
-    """Who looks on while cells are measured."""
+    """An observer of the whole measurement."""
 
     def begin(self, description: dict[str, Any], prompts: int | None) -> AbstractContextManager[Observer]:
-        """A run begins: its run.json, and how many prompts it decodes at most, where that is known beforehand."""
+        """Called at the start of a run, with its run.json and its maximum number of prompts, if known."""
         ...
 
     def note(self, line: str) -> None:
-        """Something that a user should know about the run."""
+        """Report a note about the run to the user."""
         ...
 
 
 @dataclass
 class Terminal:
-    """What a user of the commands sees on stderr."""
+    """The terminal output on stderr."""
 
     output: Output
     console: Console = field(default_factory=lambda: Console(stderr=True))
-    said: set[str] = field(default_factory=set)  # what is true of all pairs is said of the first
+    said: set[str] = field(default_factory=set)  # notes on all pairs are printed once
 
     def begin(self, description: dict[str, Any], prompts: int | None) -> Display:
         if self.output.verbose and not self.output.quiet:
@@ -166,7 +166,7 @@ class Terminal:
 
 
 def conclude(done: Outcome, output: Output) -> None:
-    """Print the tables of a run; raises its interrupt or what its exit code says."""
+    """Print the tables of a run; raises its interrupt or the error for its exit code."""
     if done.stop is not None and not any(cell.samples for cell in done.cells):
         raise interrupted(done, "nothing was measured yet; ") from done.stop
     shown = run_output.Shown.of(done.cells, done.about.command, short_name(done.path), explain=output.explain)
@@ -182,13 +182,13 @@ def conclude(done: Outcome, output: Output) -> None:
 
 
 def say_more(done: Outcome, output: Output) -> None:
-    """The command that explains the numbers, to a reader who has a terminal."""
+    """Print the command that explains the numbers, if stdout is a terminal."""
     if output.style == "table" and not (output.quiet or output.explain) and sys.stderr.isatty():
         say(Console(stderr=True), [f"why: specbench verdict {quote(short_name(done.path))} --explain"])
 
 
 def say_where(done: Outcome, output: Output) -> None:
-    """Name the folder of a run; raises the interrupt that ended it, as an error that says how to go on."""
+    """Print the folder of a run; raises its interrupt as an error with the resume command."""
     if not output.quiet:
         say(Console(stderr=True), [f"results: {done.path}"])
     if done.stop is not None:
@@ -196,16 +196,16 @@ def say_where(done: Outcome, output: Output) -> None:
 
 
 def interrupted(done: Outcome, before: str = "") -> InterruptedRunError:
-    """How an interrupt ends a command."""
+    """The error for an interrupted command."""
     return InterruptedRunError(f"{before}{resume_command(resumed_as(done.path))} goes on with it")
 
 
 # --- description ------------------------------------------------------------------------------------------------------
-# What stands in run.json before anything is measured, and how the folder of a run is called.
+# The content of run.json before the measurement, and the name of the run folder.
 
 
 def described(specs: Sequence[RunSpec], device: torch.device, **more: Any) -> dict[str, Any]:
-    """The content of run.json: what was asked for, how, and on which machine."""
+    """The content of run.json: the requested cells, the options and the machine."""
     return {
         "schema_version": SCHEMA_VERSION,
         "started": now(),
@@ -217,6 +217,6 @@ def described(specs: Sequence[RunSpec], device: torch.device, **more: Any) -> di
 
 
 def folder_name(spec: RunSpec, kind: str = "", key: str = "") -> str:
-    """Time, target and draft, with the kind of a job before them and a key after them."""
+    """Time, target and draft, with the kind of the job before them and a key after them."""
     parts = (now(), kind, slug(spec.target), slug(spec.draft or "none"), key)
     return "_".join(part for part in parts if part)

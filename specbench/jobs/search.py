@@ -48,7 +48,7 @@ from specbench.theory.sequoia import Aim, Size
 
 @dataclass(frozen=True)
 class TreeSearch:
-    """What the tree may look like, what makes it the best, and how often every pass is timed."""
+    """The limits of the tree, the objective, and the number of timings per pass."""
 
     children: int
     nodes: int
@@ -60,7 +60,7 @@ class TreeSearch:
 def start_tree(
     settings: Mapping[str, Any], search: TreeSearch, output: Path | None, style: Format, quiet: bool
 ) -> None:
-    """Measure a pair, print what was found and write the tree where `output` says so."""
+    """Measure a pair, print the result and write the tree to `output` if given."""
     specs = grid.cells(settings)
     err = Console(stderr=True, quiet=quiet)
     found = search_tree(specs, search, err)
@@ -70,7 +70,7 @@ def start_tree(
 
 
 def search_tree(specs: Sequence[RunSpec], search: TreeSearch, err: Console) -> BestTree:
-    """The best tree for the pair of the cells, by acceptance on their prompts and costs on this machine."""
+    """Find the best tree for the pair of the cells, by acceptance on their prompts and costs on this machine."""
     backend = complete_backend(specs)
     networks = networks_of(backend, "the search for a tree")
     check_room(backend, search.nodes)
@@ -88,7 +88,7 @@ def search_tree(specs: Sequence[RunSpec], search: TreeSearch, err: Console) -> B
 
 
 def tables(found: BestTree) -> dict[str, list[dict[str, Any]]]:
-    """For readers."""
+    """The tables for readers."""
     costs = found.costs
     return {
         f"Which child of a node is accepted (judged at {found.counts.tested} nodes)": [
@@ -132,12 +132,12 @@ KNOWN = {"early exit 25 %": "[:25%]", "early exit 50 %": "[:50%]", "early exit 7
 PAPER = "Draft & Verify, Zhang et al. 2023 (arXiv 2309.08168), with a set of layers found by search"
 
 
-Halves = tuple[Sequence[Prompt], Sequence[Prompt]]  # searched on, and held out
+Halves = tuple[Sequence[Prompt], Sequence[Prompt]]  # searched, held out
 
 
 @dataclass(frozen=True)
 class CheckedSet:
-    """A set on both halves of the prompts; its lookahead is the one that the searched half chose."""
+    """A layer set on both halves of the prompts; the searched half chose its lookahead."""
 
     done: str
     set: Scored
@@ -145,7 +145,7 @@ class CheckedSet:
 
     @property
     def checked(self) -> float:
-        """The predicted speedup on prompts that were not searched on."""
+        """The predicted speedup on held-out prompts."""
         return formulas.speedup(self.unseen, self.set.k, self.set.c)
 
     def row(self) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class CheckedSet:
 
 @dataclass(frozen=True)
 class LayerSearch:
-    """How many sets of layers are scored at most, and what c of a set is."""
+    """The maximum number of scored layer sets, and the source of c."""
 
     evaluations: int
     cost: Literal["measured", "share"]
@@ -173,7 +173,7 @@ class LayerSearch:
 def start_skip_layers(
     settings: Mapping[str, Any], search: LayerSearch, output: Path | None, style: Format, quiet: bool
 ) -> None:
-    """Search, print the steps, write the file, and say what it is worth."""
+    """Search, print the steps, write the file, and print the conclusion."""
     specs = grid.cells({"method": BASELINE, **settings})
     err = Console(stderr=True, quiet=quiet)
     backend = complete_backend(specs)
@@ -192,7 +192,7 @@ def start_skip_layers(
 
 
 def check_depth(depth: int, search: LayerSearch, target: str) -> None:
-    """UsageError where no layer can be left out."""
+    """Raise UsageError if no layer can be skipped."""
     if search.evaluations <= depth:
         raise UsageError(f"--evaluations {search.evaluations}: of {depth} layers it takes {depth + 1} to leave one out")
     if depth < 2:
@@ -200,7 +200,7 @@ def check_depth(depth: int, search: LayerSearch, target: str) -> None:
 
 
 def halves(prompts: Sequence[Prompt], spec: RunSpec) -> Halves:
-    """Every other prompt is searched on, the others are held out."""
+    """Split the prompts alternately into searched and held-out ones."""
     if len(prompts) < 2:
         raise UsageError(f"data set {spec.dataset}: one prompt cannot be searched on and held out: raise --limit to 2")
     return prompts[::2], prompts[1::2]
@@ -209,7 +209,7 @@ def halves(prompts: Sequence[Prompt], spec: RunSpec) -> Halves:
 def search_layers(
     networks: Networks, prompts: Sequence[tuple[RunSpec, Halves]], depth: int, asked: LayerSearch, err: Console
 ) -> tuple[SearchPath, list[CheckedSet]]:
-    """The search, and its steps with the known sets on both halves."""
+    """Search, then evaluate its steps and the known sets on both halves."""
     network, law = networks.network("target"), networks.law(prompts[0][0])
     say(err, [f"decoding {sum(len(a) + len(b) for _, (a, b) in prompts)} prompts with the target …"])
     seen, unseen = ([one for spec, parts in prompts for one in outputs(networks, spec, parts[i])] for i in (0, 1))
@@ -232,7 +232,7 @@ def search_layers(
 
 
 def outputs(networks: Networks, spec: RunSpec, prompts: Sequence[Prompt]) -> list[Written]:
-    """What the target writes after some prompts, with its distributions."""
+    """Target outputs for some prompts, with their distributions."""
     decode = networks.prepare(spec, max(len(prompt.ids) for prompt in prompts))
     network, law = networks.network("target"), networks.law(spec)
     tokens = [decode([prompt.ids], [spec.seed % 2**63])[0].tokens for prompt in prompts]
@@ -249,7 +249,7 @@ def layer_costs(networks: Networks, prompts: tuple[RunSpec, Halves], depth: int,
 
 
 def print_trials(trials: Sequence[CheckedSet], style: Format) -> None:
-    """The known sets and the steps of the search on stdout."""
+    """Print the known sets and the search steps on stdout."""
     rows = [trial.row() for trial in trials]
     short = [{key: f"{v:.3f}" if isinstance(v, float) else v for key, v in row.items()} for row in rows]
     tables = {
@@ -262,7 +262,7 @@ def print_trials(trials: Sequence[CheckedSet], style: Format) -> None:
 
 
 def layers_method(best: CheckedSet, spec: RunSpec, depth: int) -> dict[str, Any]:
-    """The set as a method that `specbench run --method` takes."""
+    """The layer set as a method for `specbench run --method`."""
     drafter = {"ModelDrafter": {"model": name(best.set.kept), "k": "k"}}
     summary = (
         f"Self-speculation, a chain from {len(best.set.kept)} of the {depth} layers of {spec.target}, found by "
@@ -273,7 +273,7 @@ def layers_method(best: CheckedSet, spec: RunSpec, depth: int) -> dict[str, Any]
 
 
 def conclusion(best: CheckedSet, found: SearchPath) -> list[str]:
-    """What the search is worth, in plain lines."""
+    """The result of the search, in plain lines."""
     predicted = f"{name(best.set.kept)} is predicted to give {best.checked:.2f}× at K {best.set.k} on held-out prompts"
     lines = [f"{found.evaluations} sets scored" + (": --evaluations ended the search" if found.cut else "")]
     pays = best.checked > 1

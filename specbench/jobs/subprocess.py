@@ -1,7 +1,6 @@
-"""Cells each in a process of its own: a crash costs one cell, and no cell sees what another left in memory.
+"""Each cell in its own process: a crash costs one cell, and no cell sees memory left by another.
 
-The process that measures tells this one everything that it would tell
-its observers, as it happens, so the one journal is written here.
+The child process sends all observer events to this one as they happen, so only this process writes the journal.
 """
 
 import multiprocessing
@@ -23,12 +22,12 @@ from specbench.results.cells import UNFINISHED, Cell, Observer
 from specbench.results.samples import Sample
 from specbench.spec import RunSpec
 
-PATIENCE = 30.0  # seconds that a process has to put down what it has, once it was asked to end
+PATIENCE = 30.0  # seconds that a process has to save its results after SIGTERM
 Event = tuple[str, tuple[Any, ...]]
 
 
 def apart(pairs: Sequence[Pair]) -> list[Unit]:
-    """The cells of all pairs one by one; a pair that is known to be unusable stays what it is."""
+    """The cells of all pairs one by one; pairs known to be unusable are kept as they are."""
     found: list[Unit] = []
     for pair in pairs:
         found += [pair] if isinstance(pair, Unusable) else [Apart([spec]) for spec in pair.specs]
@@ -37,12 +36,12 @@ def apart(pairs: Sequence[Pair]) -> list[Unit]:
 
 @dataclass(frozen=True)
 class Apart:
-    """A cell that is measured by a new process."""
+    """A cell measured by a new process."""
 
     specs: Sequence[RunSpec]
 
     def measure(self, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
-        """The cell as the other process measured it, or what is left of it where that process died."""
+        """Measure the cell in another process; if that dies, return the results so far."""
         (spec,) = self.specs
         if spec in past and past[spec].status not in UNFINISHED:
             return [past[spec]], None
@@ -61,7 +60,7 @@ class Apart:
 
 @dataclass
 class Known(Observer):
-    """An observer that keeps what is known of a cell, for the case that nobody else can say it any more."""
+    """An observer that keeps the state of a cell, for when its process can no longer report it."""
 
     cell: Cell
     over: bool = False
@@ -84,7 +83,7 @@ class Known(Observer):
 
 @dataclass
 class Told:
-    """What the other process says, passed on as it comes."""
+    """Forward events of the other process."""
 
     observers: Sequence[Observer]
     note: Note
@@ -103,15 +102,15 @@ class Told:
 
 
 def follow(specs: Sequence[RunSpec], past: Past, told: Told) -> KeyboardInterrupt | None:
-    """Start the process and pass on what it says until it ends; the interrupt that came meanwhile.
+    """Run the process and forward its events until it ends; returns an interrupt that came meanwhile.
 
-    A fresh interpreter: what is forked of one that has used torch's threads waits for them for ever.
+    A fresh interpreter: a fork of a process that has used torch's threads would deadlock.
     """
     fresh = multiprocessing.get_context("spawn")
     ours, theirs = fresh.Pipe(duplex=False)
     process = fresh.Process(target=work, args=(theirs, specs, {spec: past[spec] for spec in specs if spec in past}))
     process.start()
-    theirs.close()  # else the end of the process would not be the end of what can be read
+    theirs.close()  # else the pipe would stay open after the process ends
     impatient, stop = Timer(PATIENCE, process.kill), None
     impatient.daemon = True
     try:
@@ -119,7 +118,7 @@ def follow(specs: Sequence[RunSpec], past: Past, told: Told) -> KeyboardInterrup
     except KeyboardInterrupt as interrupt:
         stop = interrupt
         if process.is_alive():
-            process.terminate()  # a terminal may have told it as well, which it takes for one
+            process.terminate()  # a terminal may have sent the signal too; both count as one
         impatient.start()
         listen(ours, told)
     process.join()
@@ -129,28 +128,28 @@ def follow(specs: Sequence[RunSpec], past: Past, told: Told) -> KeyboardInterrup
 
 
 def listen(pipe: Connection, told: Told) -> None:
-    """Pass on what comes until the other end is closed."""
+    """Forward events until the other end is closed."""
     while True:
         try:
             event: Event = pipe.recv()
-        except (EOFError, OSError):  # the latter where the process was killed in the middle of a message
+        except (EOFError, OSError):  # OSError if the process was killed in the middle of a message
             return
         told.pass_on(event)
 
 
 def how_it_ended(code: int | None) -> str:
-    """Why there are no more numbers, as the row of the cell says it."""
+    """The reason for missing numbers, for the row of the cell."""
     if code is not None and code < 0:
         return f"its process was ended by {signal.Signals(-code).name}; go on with --resume"
     return f"its process ended with exit code {code}; go on with --resume"
 
 
 def work(pipe: Connection, specs: Sequence[RunSpec], past: Past) -> None:
-    """The other process: check, load and measure, and tell everything."""
+    """Child process: check, load and measure, and send all events."""
     end_with_parent()
     once = Once()
     signal.signal(signal.SIGTERM, once)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell decides so of what it starts in the background
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell sets this for background jobs
         signal.signal(signal.SIGINT, once)
     telling = Telling(lambda event: whole(event, pipe, once))
     try:
@@ -163,7 +162,7 @@ def work(pipe: Connection, specs: Sequence[RunSpec], past: Past) -> None:
 
 
 class Once:
-    """Interrupts the first time alone: what was measured is put down meanwhile."""
+    """Raise only the first interrupt; results are saved during later ones."""
 
     def __init__(self) -> None:
         self._heard = self._waits = self._held = False
@@ -176,7 +175,7 @@ class Once:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Interrupts after this and not in it; no thread but the main one is ever interrupted."""
+        """Defer interrupts to the end of the block; only the main thread is ever interrupted."""
         if current_thread() is not main_thread():
             yield
             return
@@ -191,8 +190,7 @@ class Once:
 
 
 def whole(event: Event, pipe: Connection, once: Once) -> None:
-    """Send an event; an interrupt waits for its end, as after half a message no other
-    could be read. Where the process that reads it has ended, this one ends, too."""
+    """Send an event, deferring interrupts: half a message would break the stream. Exit if the reader has ended."""
     with once.held():
         try:
             pipe.send(event)
@@ -201,13 +199,13 @@ def whole(event: Event, pipe: Connection, once: Once) -> None:
 
 
 class Telling(Observer):
-    """An observer where a cell is measured; `send` takes what it says to where it is written down."""
+    """The child's observer; `send` passes events to the process that records them."""
 
     def __init__(self, send: Callable[[Event], None]) -> None:
         self._send, self._lock = send, Lock()
 
     def tell(self, name: str, *arguments: object) -> None:
-        with self._lock:  # weights are read by several threads
+        with self._lock:  # several threads read weights
             self._send((name, arguments))
 
     def note(self, line: str) -> None:

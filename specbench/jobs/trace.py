@@ -26,14 +26,14 @@ from specbench.spec import RunSpec
 Style = Literal["terminal", "json", "html"]
 SUFFIXES: dict[str, Style] = {".json": "json", ".html": "html", ".htm": "html"}
 EXAMPLE = 'def mean(values):\n    """Return the arithmetic mean of the values."""\n'
-# Named where they are set.
+# Shown if set.
 OPTIONAL = (*(setting.name for some in ("chat", "law") for setting in group(some, RunSpec)), "seed")
 LONGEST = 16 << 20  # bytes of a prompt
-PROMPT_ID = "row-1"  # what `specbench run` calls the prompt of a text: file of one line, so that both draw the same
+PROMPT_ID = "row-1"  # the id that `specbench run` gives the prompt of a one-line text: file, so that both draw the same
 
 
 def start(settings: Mapping[str, Any], text: str, output: Path | None, style: Style | None, rounds: bool) -> None:
-    """Decode a prompt and show which drafts were accepted, or write it."""
+    """Decode a prompt and show the accepted drafts, or write them to a file."""
     view = decoded(text, settings)
     if output is None:
         print_view(view, style or "terminal", rounds)
@@ -42,7 +42,7 @@ def start(settings: Mapping[str, Any], text: str, output: Path | None, style: St
 
 
 def prompt_of(prompt: str | None, file: Path | None) -> str:
-    """The prompt as text; UsageError if there are two, or it cannot be read or is empty."""
+    """The prompt text. UsageError if there are two, or it is unreadable or empty."""
     if prompt is not None and file is not None:
         raise UsageError("--prompt and --prompt-file are two prompts: give one of them")
     try:
@@ -69,7 +69,7 @@ def decoded(prompt: str, settings: Mapping[str, Any]) -> TokenView:
 
 
 def fitting_ids(prompt: str, spec: RunSpec, backend: Backend) -> list[int]:
-    """The tokens of the prompt; UsageError if there are none, or more than fit into the context."""
+    """The prompt's token ids. UsageError if there are none, or more than fit into the context."""
     room = backend.context - spec.max_new_tokens - spec.k - 1
     if surely_longer(prompt, room):
         raise UsageError(
@@ -88,7 +88,7 @@ def fitting_ids(prompt: str, spec: RunSpec, backend: Backend) -> list[int]:
 
 
 def spec_of(settings: Mapping[str, Any]) -> RunSpec:
-    """The one cell whose method is to decode; which data set it names does not matter here."""
+    """The one cell whose method decodes; its data set does not matter here."""
     specs = grid.cells({**settings, "dataset": "code"})
     if len(specs) > 1:
         raise UsageError("--k takes one value here: a trace shows one decode")
@@ -96,7 +96,7 @@ def spec_of(settings: Mapping[str, Any]) -> RunSpec:
 
 
 def rounds_of(spec: RunSpec, networks: Networks, ids: list[int]) -> tuple[TracedRound, ...]:
-    """Decode with the models, the method and the draws of `specbench run`."""
+    """Decode with the same models, method and random draws as `specbench run`."""
     if spec.schedule == "auto":
         networks.costs = quick_costs(networks, spec.k, spec)
     method = networks.method(spec)
@@ -106,7 +106,7 @@ def rounds_of(spec: RunSpec, networks: Networks, ids: list[int]) -> tuple[Traced
 
 
 def shown_settings(spec: RunSpec, backend: Backend) -> dict[str, Setting]:
-    """What a reader of a trace must know."""
+    """The settings shown above a trace."""
     resolved = backend.describe()
     names: dict[str, Setting] = {"target": spec.target, "draft": spec.draft} if "draft_source" in resolved else {}
     names |= {"target": spec.target, **dict(spec.model), "method": spec.method, "K": spec.k}
@@ -125,7 +125,7 @@ def view_text(view: TokenView, style: Style, rounds: bool) -> str:
 
 
 def print_view(view: TokenView, style: Style, rounds: bool) -> None:
-    """Print on stdout, in colours where they can be seen."""
+    """Print on stdout, in colours if supported."""
     out = Console()
     if style == "terminal" and out.color_system is not None and not out.no_color:
         out.print(token_view.terminal(view, rounds=rounds), soft_wrap=True)

@@ -50,7 +50,7 @@ from specbench.wording import gigabytes, grouped
 
 
 def start_verify(settings: Mapping[str, Any], wanted: Sequence[str] | None, tokens: int, output: Output) -> None:
-    """Check, write the certificate, print it; raises what the exit code says. Without a target only the proofs."""
+    """Check, write and print the certificate; raises the error for the exit code. Without a target, only the proofs."""
     began, names = now(), list(dict.fromkeys(wanted or methods()))
     err = Console(stderr=True, quiet=output.quiet)
     opened = opened_pair(settings, names, wanted is not None) if "target" in settings else None
@@ -67,7 +67,7 @@ def start_verify(settings: Mapping[str, Any], wanted: Sequence[str] | None, toke
 
 
 def write(found: Certificate, parent: Path, parts: Sequence[str]) -> Path:
-    """The certificate as JSON and as Markdown in a folder of its own; the path of the page."""
+    """Write the certificate as JSON and Markdown into its own folder; returns the path of the page."""
     with folder.writing_to(parent):
         made = folder.make_folder(parent, "_".join(parts))
         replace_text(made / documents.FILE, documents.certificate_json(found))
@@ -76,7 +76,7 @@ def write(found: Certificate, parent: Path, parts: Sequence[str]) -> Path:
 
 
 def print_certificate(found: Certificate, style: str) -> None:
-    """On stdout: tables and the answer for readers, the certificate as json, its checks as csv or jsonl."""
+    """Print on stdout: tables and the answer for readers, the certificate as json, its checks as csv or jsonl."""
     if style == "json":
         sys.stdout.write(documents.certificate_json(found))
     elif style == "md":
@@ -90,7 +90,7 @@ def print_certificate(found: Certificate, style: str) -> None:
 
 
 def raise_for(found: Certificate) -> None:
-    """5 where something is not lossless, 6 where a check broke."""
+    """Exit code 5 if a check found a method not lossless, 6 if a check failed to run."""
     if found.failed:
         first = shown.sentence(found.failed[0])
         raise NotLosslessError(f"{len(found.failed)} of {len(found.checks)} checks failed, the first: {first}")
@@ -100,9 +100,9 @@ def raise_for(found: Certificate) -> None:
 
 
 # --- verify pair ------------------------------------------------------------------------------------------------------
-# The pair's part of `specbench verify`: which methods it can run, its checks, and what the certificate says of it.
+# The pair's part of `specbench verify`: the methods it can run, its checks, and its part of the certificate.
 
-# Of sampled text: rows that are decoded at once, each as it would be alone, and tokens of one. Both save time.
+# For sampled text: rows decoded at once, each as it would be alone, and tokens per text. Both save time.
 TOGETHER, LONGER = 8, 128
 USUAL = {"dataset": "code", "limit": 8, "max_new_tokens": 48}
 SAID = ("target", "draft", "k", "dataset", "limit", "max_new_tokens", "temperature", "tier", "batch", "seed")
@@ -111,7 +111,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Verified:
-    """What is known of a pair: its checks, what it resolved to, the settings, its names and what to know of it."""
+    """Results for a pair: its checks, what it resolved to, the settings, its names and notes."""
 
     checks: Sequence[Check] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Opened:
-    """A pair that was checked without weights: the methods it can run, why it cannot run others, its prompts."""
+    """A pair checked without weights: the methods it can run, reasons against the others, its prompts."""
 
     backend: Backend
     arms: Sequence[Arm]
@@ -141,7 +141,7 @@ class Opened:
     prompts: PromptSet
 
     def verified(self, tokens: int, note: Say) -> Verified:
-        """Load the pair and check it with all methods; `tokens` of each are sampled at least."""
+        """Load the pair and check it with all methods, each with at least `tokens` sampled tokens."""
         try:
             self.backend.load(longest(self.prompts))
             note(f"{len(self.arms)} methods on {len(self.prompts.prompts)} prompts; generating with transformers …")
@@ -153,7 +153,7 @@ class Opened:
 
 
 def opened_pair(settings: Mapping[str, Any], names: Sequence[str], chosen: bool) -> Opened:
-    """The pair with the methods; those that were chosen must run, of all others those that can."""
+    """The pair with its methods; chosen ones must be runnable, others are included if they are."""
     arms = [arm_of(settings, name) for name in dict.fromkeys([BASELINE, *names])]
     able, refused = usable(arms, chosen)
     backend = backend_for([arm.greedy for arm in able])
@@ -161,7 +161,7 @@ def opened_pair(settings: Mapping[str, Any], names: Sequence[str], chosen: bool)
 
 
 def arm_of(settings: Mapping[str, Any], name: str) -> Arm:
-    """The cells of a method: greedy ones as they are asked for, sampled ones several rows at a time unless told."""
+    """The cells of a method: greedy as requested, sampled with several rows at a time by default."""
     given = {**USUAL, **settings}
     (spec,) = one_cell(grid.cells({**given, "method": name, "warmup": 0}))
     temperature = spec.temperature if "temperature" in settings else 1.0
@@ -172,14 +172,14 @@ def arm_of(settings: Mapping[str, Any], name: str) -> Arm:
 
 
 def one_cell(cells: Sequence[RunSpec]) -> Sequence[RunSpec]:
-    """UsageError for lists of settings."""
+    """Raise UsageError for lists of settings."""
     if len(cells) > 1:
         raise UsageError("a pair is verified with one value of every setting: give one --dataset, one --k, one --batch")
     return cells
 
 
 def usable(arms: Sequence[Arm], chosen: bool) -> tuple[list[Arm], list[Check]]:
-    """The methods whose models can be had, and why the others are not checked. Raises the error of a chosen one."""
+    """The methods whose models are available, and reasons against the others. Raises the error of a chosen one."""
     found, refused, known = list[Arm](), list[Check](), dict[frozenset[str], Backend | Failure]()
     for arm in arms:
         models = frozenset(needs(arm.greedy.method))
@@ -215,7 +215,7 @@ def checked(backend: Backend, arms: Sequence[Arm], prompts: PromptSet, tokens: i
 
 
 def greedy_part(backend: Backend, judge: Judge, spec: RunSpec, prompts: PromptSet) -> list[Check]:
-    """The greedy checks of a method, or why there are none."""
+    """The greedy checks of a method, or the reason for omitting them."""
 
     def checks() -> list[Check]:
         decode = backend.prepare(spec, longest(prompts))
@@ -228,8 +228,7 @@ def greedy_part(backend: Backend, judge: Judge, spec: RunSpec, prompts: PromptSe
 def sampled_part(
     backend: Backend, judge: Judge, spec: RunSpec, prompts: PromptSet, tokens: int, into: dict[str, Tallies]
 ) -> list[Check]:
-    """Sample a method's text into its tallies, or say why there are
-    none. A method that takes no rows together is decoded alone."""
+    """Sample a method's text into its tallies, one row at a time if it cannot batch; or return why not."""
 
     def tallies(spec: RunSpec) -> Tallies:
         decode = backend.prepare(spec, longest(prompts))
@@ -245,7 +244,7 @@ def sampled_part(
 
 
 def unable(name: str, spec: RunSpec, failure: Failure) -> Check:
-    """A check that could not be made: because the pair cannot do it, or because of a fault."""
+    """A check that could not run: the pair cannot do it, or an error occurred."""
     refused = isinstance(failure.cause, SpecbenchError)
     return Check(name, "not checked" if refused else "error", spec.method, detail=failure.error)
 
@@ -255,7 +254,7 @@ def longest(prompts: PromptSet) -> int:
 
 
 def z_checks(tallied: Mapping[str, Tallies]) -> list[Check]:
-    """The z-tests of all methods: of those that say they are lossless together, with one chance of a false alarm."""
+    """The z-tests of all methods; those that claim to be lossless share one false-alarm rate."""
     every = {(method, name): tally for method, some in tallied.items() for name, tally in some.items()}
     family = {key: tally for key, tally in every.items() if read_method(key[0])["lossless"]}
     decided, found = z_tests(family), list[Check]()
@@ -268,7 +267,7 @@ def z_checks(tallied: Mapping[str, Tallies]) -> list[Check]:
 
 
 def about(backend: Backend, arms: Iterable[Arm]) -> dict[str, Any]:
-    """What the pair resolved to, with the digests of the weights that were computed with."""
+    """What the pair resolved to, with the digests of the weights used."""
     networks, found = networks_of(backend.judge() or backend, "a certificate"), resolved_pair(backend)
     for name in [n for n in ("target", "draft", *dict(next(iter(arms)).greedy.model)) if f"{n}_source" in found]:
         digest = attempt(lambda name=name: weights_sha256(networks.network(name)))  # type: ignore[misc]
@@ -289,16 +288,16 @@ def pair_names(arms: Sequence[Arm]) -> list[str]:
 
 
 # --- check ------------------------------------------------------------------------------------------------------------
-# The body of `specbench check`: what a run needs, whether the pair fits, and whether memory is enough; no weights.
+# The body of `specbench check`: requirements, compatibility of the pair, and memory; loads no weights.
 
-TIGHT = 0.9  # of what is free
-ASSUMED = 1024  # tokens of the longest prompt of a data set that is not here yet
+TIGHT = 0.9  # share of the free memory
+ASSUMED = 1024  # assumed tokens of the longest prompt of a data set that is not downloaded yet
 
 
 def start_check(cells: Sequence[RunSpec], style: Format, quiet: bool, *, method: bool) -> None:
-    """Check every pair of some cells; the first that is not ready ends the command with what is wrong.
+    """Check every pair of some cells; the first that is not ready ends the command with its error.
 
-    method: whether it was named; else a target for which no draft is known is checked alone.
+    method: whether it was given; otherwise a target without a known draft is checked alone.
     """
     err = Console(stderr=True, quiet=quiet)
     alone = not method and cells[0].draft is None and cells[0].backend != "openai"
@@ -309,8 +308,10 @@ def start_check(cells: Sequence[RunSpec], style: Format, quiet: bool, *, method:
 
 
 def check_pair(specs: Sequence[RunSpec], style: Format, err: Console) -> None:
-    """Print what one pair needs and takes. MissingError for what is neither here nor to
-    be had, UnusableModelError for a pair that does not fit together, or into memory."""
+    """Print the requirements of one pair.
+
+    MissingError for unavailable items, UnusableModelError if models are incompatible or too large.
+    """
     found = needed(specs)
     title = f"what {specs[0].target} needs"
     if lacking := [one.lacking for one in found if one.state == "missing"]:
@@ -325,7 +326,7 @@ def check_pair(specs: Sequence[RunSpec], style: Format, err: Console) -> None:
     try:
         backend, fitting = roomiest(backend, groups)
         left_out = {**fitting.left_out}
-    except TooLargeError as error:  # said after the table that shows it
+    except TooLargeError as error:  # raised after the table that shows it
         problem = error
     fit = fit_of(backend, groups)
     tables = {title: needed_table(found), **({f"memory of {fit.device}": memory_table(fit)} if fit else {})}
@@ -337,7 +338,7 @@ def check_pair(specs: Sequence[RunSpec], style: Format, err: Console) -> None:
 
 
 def held(specs: Sequence[RunSpec], backend: Backend, found: Sequence[Needed], err: Console) -> list[Held]:
-    """The groups of cells that share a baseline, with their longest prompts as far as the data sets are here."""
+    """Groups of cells that share a baseline, with their longest prompts if the data sets are local."""
     absent = {one.name for one in found if one.what == "data set" and one.state == "to fetch"}
     if absent:
         say(err, [f"note: {', '.join(sorted(absent))} not here yet: prompts of {ASSUMED} tokens are assumed"])
@@ -348,7 +349,7 @@ def held(specs: Sequence[RunSpec], backend: Backend, found: Sequence[Needed], er
 
 
 def conclusion(found: Sequence[Needed], fit: Fit | None, backend: Backend, alone: bool) -> list[str]:
-    """What is to be known and done, line by line; alone: of a target without a draft."""
+    """Notes and next steps, line by line; alone: for a target without a draft."""
     lines = [f"note: {warning}" for warning in backend.warnings]
     limit = "" if backend.context == NO_LIMIT else f"; texts have up to {backend.context:,} tokens"
     lines += [f"{'the target can be decoded' if alone else 'the pair fits together'}{limit}", backend.execution]

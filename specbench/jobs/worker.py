@@ -1,7 +1,7 @@
-"""Ray as a cluster: its nodes, one task per cell, and what a worker does there: check, load and measure one cell.
+"""Ray as a cluster: its nodes, one task per cell, and the worker: check, load and measure one cell.
 
-Ray itself keeps two timed cells off one device, also those of two runs: a cell
-on a GPU asks for that GPU, one on the CPU for all processors of its node.
+Ray itself prevents two timed cells on one device, even of different runs: a GPU cell requests its GPU, a CPU
+cell all processors of its node.
 """
 
 import logging
@@ -31,14 +31,13 @@ from specbench.models.execution import machine
 from specbench.spec import RunSpec, methods_of
 from specbench.wording import first_line
 
-PATIENCE = 2.0  # seconds between two looks at which nodes there are
+PATIENCE = 2.0  # seconds between polls for available nodes
 COUNTS = ("threads", "torch", "transformers", "specbench", "fingerprint")  # columns that all samples of a cell share
 
 
 @dataclass(frozen=True)
 class Home:
-    """What a worker has in common with the process that sends cells: the folder
-    that relative names are looked for in, and what its environment says of threads."""
+    """Settings a worker takes from the driver: the folder for relative names, and the environment's thread counts."""
 
     folder: str
     threads: Mapping[str, str]
@@ -48,7 +47,7 @@ class Home:
         return cls(os.getcwd(), {name: os.environ[name] for name in machine.CHOSEN if os.environ.get(name)})
 
     def settle(self) -> None:
-        """Make this process like that one, as far as its node allows. A cluster may have set other threads."""
+        """Apply the driver's settings, as far as the node allows. A cluster may have set other thread counts."""
         if Path(self.folder).is_dir():
             os.chdir(self.folder)
         for name in machine.CHOSEN:
@@ -58,16 +57,16 @@ class Home:
 
 
 def work(spec: RunSpec, past: Past, home: Home) -> Iterator[Event]:
-    """The task: what a worker says of its cell."""
+    """The Ray task: yields the events of its cell."""
     import ray
 
     yield from said(spec, past, home, ray.get_gpu_ids())
 
 
 class RayCluster:
-    """The cluster that Ray finds (RAY_ADDRESS, or one that was started on this machine); else this machine alone.
+    """The cluster that Ray finds (RAY_ADDRESS, or one started on this machine); else this machine alone.
 
-    Entering it connects and leaving it disconnects, unless the process was connected before.
+    Connects on entry and disconnects on exit, unless the process was already connected.
     """
 
     def __init__(self) -> None:
@@ -77,7 +76,7 @@ class RayCluster:
         self._home = Home.here()
 
     def __enter__(self) -> "RayCluster":
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # disable usage reports
         import ray
 
         self._connected_here = not ray.is_initialized()
@@ -89,9 +88,9 @@ class RayCluster:
                 raise UsageError(f"--executor ray: cannot use the cluster of {where}: {first_line(error)}") from error
             from ray._private import worker
 
-            vars(worker)["_worker_logs_enabled"] = False  # it would print what it knows of lost workers on stdout
+            vars(worker)["_worker_logs_enabled"] = False  # it would print messages about lost workers on stdout
         every: Any = {"num_returns": "streaming", "max_retries": 0}
-        # A process that has used one GPU would go on with that, whichever Ray gives it next.
+        # A process that has used one GPU would keep using it, whichever Ray assigns next.
         self._tasks = {"cpu": ray.remote(**every)(work), "cuda": ray.remote(**every, max_calls=1)(work)}
         return self
 
@@ -143,14 +142,14 @@ class RayCluster:
 
 
 def living() -> list[dict[str, Any]]:
-    """Ray's word on the nodes that live."""
+    """Live nodes according to Ray."""
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]
 
 
 def next_of(task: Any) -> Event | Lost | Over:
-    """The next thing that a task says, or how it ended."""
+    """The next event of a task, or how it ended."""
     import ray
     from ray.exceptions import RayError, RayTaskError
 
@@ -160,15 +159,15 @@ def next_of(task: Any) -> Event | Lost | Over:
         return Over()
     except RayTaskError as error:
         return Over(Failure("error", f"its worker failed: {first_line(error.cause or error)}", str(error)))
-    except RayError as error:  # the process, its node, or what it had said is gone
+    except RayError as error:  # the process, its node or its result is lost
         return Lost(first_line(error))
     return event
 
 
 def said(spec: RunSpec, past: Past, home: Home, gpus: Sequence[object]) -> Iterator[Event]:
-    """Everything that there is to say of a cell while it is measured, by a thread beside the one that says it.
+    """Yield the events of a cell while another thread measures it.
 
-    gpus: those that the cluster has given to this worker. Raises what is unexpected.
+    gpus: those assigned to this worker. Raises unexpected errors.
     """
     yield "where", ({"node": platform.node(), "node_device": ", ".join(f"cuda:{gpu}" for gpu in gpus) or "cpu"},)
     events = SimpleQueue[Event | None]()
@@ -178,7 +177,7 @@ def said(spec: RunSpec, past: Past, home: Home, gpus: Sequence[object]) -> Itera
         try:
             home.settle()
             measure(spec, past, events.put)
-        except Exception as error:  # whatever it is: it is said where the journal is written
+        except Exception as error:  # any error is reported to the process with the journal
             broken.append(replace(failure_of(error), cause=None))
         finally:
             events.put(None)
@@ -191,7 +190,7 @@ def said(spec: RunSpec, past: Past, home: Home, gpus: Sequence[object]) -> Itera
 
 
 def measure(spec: RunSpec, past: Past, send: Callable[[Event], None]) -> None:
-    """Measure a cell, going on with what is known of it where that was measured on a machine like this one."""
+    """Measure a cell, continuing from known samples if they are from an equivalent machine."""
     telling, pair = Telling(send), prepared([spec])
     if (wrong := changed(pair, spec, past)) is not None:
         found: Any = wrong
@@ -203,7 +202,7 @@ def measure(spec: RunSpec, past: Past, send: Callable[[Event], None]) -> None:
 
 
 def changed(pair: Pair, spec: RunSpec, past: Past) -> Failure | None:
-    """Why a cell cannot be gone on with at all: its prompts or its method are others here."""
+    """Why a cell cannot be continued at all: its prompts or method differ here."""
     if isinstance(pair, Unusable) or spec not in past or not past[spec].samples:
         return None
     if (now := content_sha256(methods_of(spec))) != past[spec].resolved.get("method_sha256", now):
@@ -214,7 +213,7 @@ def changed(pair: Pair, spec: RunSpec, past: Past) -> Failure | None:
 
 
 def same_machine(pair: Pair, spec: RunSpec, past: Past) -> bool:
-    """Whether the samples of a cell may stand beside those that are measured here; else it begins anew."""
+    """Whether a cell's samples may be combined with ones measured here; otherwise it starts over."""
     if isinstance(pair, Unusable) or spec not in past:
         return True
     here = resolved_pair(pair.backend)

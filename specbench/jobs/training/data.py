@@ -1,4 +1,4 @@
-"""What a draft learns from, ready to be used: a loaded target and a cache of its answers, or of text, as tokens."""
+"""Training data: a loaded target and a cache of its answers, or of text, as tokens."""
 
 import hashlib
 import re
@@ -42,19 +42,21 @@ from specbench.training.text import (
 from specbench.wording import counted
 
 CACHE = "tokens"
-HELD_OUT = ("held-out.jsonl", "held-out-2.jsonl")  # chats and plain prompts are two files
+HELD_OUT = ("held-out.jsonl", "held-out-2.jsonl")  # chats and plain prompts go into separate files
 LICENCE = re.compile(r"^license:\s*([\w.+-]{1,60})\s*$", re.MULTILINE)
 CARDS = 1 << 20  # bytes of a model card
-AGAIN = 30.0  # seconds between two lines on how far the text is
-SHOWN = 16  # held-out sequences over which the coverage of a vocabulary is taken
+AGAIN = 30.0  # seconds between two progress lines
+SHOWN = 16  # held-out sequences for measuring the coverage of a vocabulary
 
 
 @dataclass(frozen=True)
 class Source:
-    """data: the names that --data took; generate: whether the target answers them, so many samples to a prompt.
+    """Data options.
 
-    answer_temperature: None for that of the recipe; cache: its folder, None for one inside the draft's.
-    keep_states: whether the target's last states are kept beside it, None where the text is learned more than once.
+    data: the values of --data; generate: whether the target answers them, `samples_per_prompt` times each.
+    answer_temperature: None for the recipe's; cache: its folder, None for one inside the draft's.
+    keep_states: whether to cache the target's last hidden states, None to do so if the text is learned more
+    than once.
     """
 
     data: tuple[str, ...]
@@ -66,16 +68,16 @@ class Source:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What must be the same where a training is gone on with: all but the place of the cache."""
+        """The values that must match to continue a training: all but the cache folder."""
         return {**asdict(self), "data": list(self.data), "cache": None}
 
 
 @dataclass(frozen=True)
 class Teaching:
-    """A loaded target that teaches, and what is learned from it.
+    """A loaded target as teacher, and its training data.
 
-    special: the ids that no draft may lack; data: what was learned from, in words; licence: the target's, if known.
-    held_out: the prompts of which nothing is learned, as the rows of files, by how these are called; none of text.
+    special: the ids that every draft must have; data: a description of the training data; licence: the
+    target's, if known. held_out: prompts excluded from training, as rows by file name; empty for text.
     """
 
     target: str
@@ -90,15 +92,15 @@ class Teaching:
     dtype: torch.dtype
     recipe: Recipe
     held_out: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    verifier: str = ""  # the folder or repository of the target
+    verifier: str = ""  # folder or repository of the target
 
     @property
     def network(self) -> Any:
-        """That of the target."""
+        """The target's network."""
         return self.teacher.network
 
     def coverage(self, student: Any) -> float | None:
-        """The share of the target's probability that is on the tokens of a draft's head; None for a whole head."""
+        """The target's probability mass on the tokens of a draft's head; None for a full head."""
         known = known_tokens(student, self.teacher.width)
         if known is None:
             return None
@@ -116,10 +118,10 @@ def teaching(
     check: Callable[[Any, Any], None] = lambda config, tokenizer: None,
     again: bool = False,
 ) -> Teaching:
-    """Load the target and read, or write, what is learned from it. Raises UsageError or UnusableModelError.
+    """Load the target and read or create the training data. Raises UsageError or UnusableModelError.
 
-    check: called with the target's configuration and tokenizer before anything that takes
-    long. again: whether the text is learned more than once, whatever the recipe says.
+    check: called with the target's configuration and tokenizer before slow steps. again: whether the text is
+    learned more than once, regardless of the recipe.
     """
     (spec,) = grid.cells({"method": BASELINE, "dataset": source.data[0], **settings})
     backend = complete_backend([spec])
@@ -146,7 +148,7 @@ def teaching(
 def tokens(
     backend: Backend, spec: RunSpec, source: Source, found: Sources, folder: Path, recipe: Recipe, err: Console
 ) -> TokenCache:
-    """The cache of what is learned, filled where it is not full yet."""
+    """The token cache, filled if incomplete."""
     networks = networks_of(backend, "training a draft")
     asked = spec if source.answer_temperature is None else spec.with_(temperature=source.answer_temperature)
     described = with_weights(backend.describe(), networks.network("target"))
@@ -165,7 +167,7 @@ def tokens(
 
 
 class Reported:
-    """Says how far the text is, every half minute and at its end. `now` reads seconds."""
+    """Print the progress of the text every half minute and at its end. `now` is the clock, in seconds."""
 
     def __init__(self, console: Console, done: str, now: Callable[[], float] = time.monotonic) -> None:
         self.console, self.done, self.now, self.due = console, done, now, now()
@@ -181,7 +183,7 @@ class Reported:
 
 
 def teacher_of(network: Any, source: Source, cache: TokenCache, recipe: Recipe, again: bool) -> Teacher:
-    """The target as a teacher, which keeps its states where that was asked for, or saves time."""
+    """The target as a teacher, with cached states if requested or if that saves time."""
     again = again or recipe.tokens > cache.train.learned(recipe.prompts).sum()
     saves = again and recipe.samples != "student"
     if not (saves if source.keep_states is None else source.keep_states):
@@ -192,7 +194,7 @@ def teacher_of(network: Any, source: Source, cache: TokenCache, recipe: Recipe, 
 
 
 def taught(backend: Backend, spec: RunSpec, source: Source, cache: TokenCache, recipe: Recipe, again: bool) -> Teaching:
-    """What a trainer has to know of a loaded target."""
+    """The facts a trainer needs about a loaded target."""
     networks, described = networks_of(backend, "training a draft"), backend.describe()
     network = networks.network("target")
     if not any(parameter.is_floating_point() for parameter in network.parameters()):
@@ -216,8 +218,8 @@ def taught(backend: Backend, spec: RunSpec, source: Source, cache: TokenCache, r
 
 
 def licence_of(source: str) -> str | None:
-    """What the model card of a checkpoint's folder says of its licence; None where it says nothing."""
-    place = PACKAGE.parent / source  # a shipped one is named from the package on
+    """The licence in the model card of a checkpoint's folder; None if missing."""
+    place = PACKAGE.parent / source  # a shipped one is named relative to the package
     for folder in (place, place.parent):
         try:
             found = LICENCE.search(read_whole(folder / "README.md", CARDS).decode("utf-8", "replace"))

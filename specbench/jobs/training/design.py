@@ -1,6 +1,6 @@
 """`specbench design-draft`: shapes of equal parameters are timed, the promising ones trained, the best ones measured.
 
-Times and measurements are ordinary runs, drafts are trained as by `train draft`; each goes on where it was cut off.
+Timings and measurements are ordinary runs, and drafts are trained as by `train draft`; all resume after an interrupt.
 """
 
 import json
@@ -51,13 +51,13 @@ from specbench.training.start import LAST, fresh, save_draft, sized
 from specbench.wording import clean_path, counted
 
 TOGETHER = 16  # prompts that the target answers at once
-FACTS = ("specbench", "torch", "transformers", "fingerprint")  # of the machine: times of two would mix
+FACTS = ("specbench", "torch", "transformers", "fingerprint")  # of the machine; timings of two must not mix
 PAPER = "Leviathan et al. 2022 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318)"
 GO_ON = "the same command goes on with it"
 
 
 def start(design: "Design", style: Format) -> None:
-    """Carry out a design and print its rows and findings."""
+    """Run a design and print its rows and findings."""
     found, lines = design.carried_out()
     checks.print_design(found.rows, style)
     say(design.err, [*lines, f"results: {clean_path(design.place)}"])
@@ -65,8 +65,10 @@ def start(design: "Design", style: Format) -> None:
 
 @dataclass(frozen=True)
 class Design:
-    """What a design compares, and how: budgets of parameters and what they count, the longest lookahead, how often a
-    shape is timed, the rungs of training, what is learned, and the settings of the target. place: None for the default.
+    """A design: budgets, timings, rungs of training, training data and the target.
+
+    count: the parameters that budgets count; k_max: the longest lookahead; repeat: timings per shape; output:
+    None for the default folder.
     """
 
     settings: Mapping[str, Any]
@@ -83,7 +85,7 @@ class Design:
 
     @cached_property
     def spec(self) -> RunSpec:
-        """The target's, as it is measured. UsageError where there are several."""
+        """The spec for measuring the target. UsageError for more than one."""
         cells = grid.cells({**self.settings, "method": BASELINE})
         if len(cells) > 1:
             raise UsageError(f"a design is measured on one data set, not on {len(cells)}: name it with --dataset")
@@ -95,18 +97,18 @@ class Design:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What must be the same where a design is gone on with."""
+        """The values that must match to continue a design."""
         names = ("budgets", "depths", "count", "k_max", "repeat", "rungs")
         asked = {name: getattr(self, name) for name in names} | {"source": self.source.identity}
         return {**asked, "recipe": self.recipe.model_dump(mode="json"), "spec": self.spec.key}
 
     @property
     def steps(self) -> list[int]:
-        """The tokens that a draft has learned in all after each rung."""
+        """Cumulative training tokens after each rung."""
         return amounts(self.recipe.tokens, self.rungs)
 
     def carried_out(self) -> tuple[Found, list[str]]:
-        """What it found, and that in sentences; what an earlier call has done is not done again."""
+        """Run the design; returns its results and the findings in sentences. Completed steps are not repeated."""
         target = resolve(self.spec.target, self.spec.target_revision)
         config = load_config(target)
         shapes, notes = self.candidates(config)
@@ -130,9 +132,9 @@ class Design:
         return found, lines
 
     def candidates(self, target: Any) -> tuple[list[Candidate], list[str]]:
-        """The widest shape of every budget and depth for a target's configuration, and a line for each that has none.
+        """The widest shape of every budget and depth for a target's configuration, and a line for each impossible one.
 
-        UsageError where there is none at all.
+        UsageError if there is no shape at all.
         """
         vocabulary = target.get_text_config(decoder=True).vocab_size
         found, impossible = list[Candidate](), list[str]()
@@ -147,7 +149,7 @@ class Design:
         return found, impossible
 
     def write(self, found: Found, lines: Sequence[str]) -> None:
-        """design.csv, design.json, and the report with its figures."""
+        """Write design.csv, design.json, and the report with its figures."""
         with folder.writing_to(self.place):
             write_csv(self.place / SHAPES, found.rows)
             replace_text(self.place / DOCUMENT, json.dumps({**found.document, "findings": lines}, indent=2) + "\n")
@@ -155,7 +157,7 @@ class Design:
         report_page.write_report([self.place, *runs[-1:]], svg=True)
 
     def draft(self, one: Candidate, tokens: int) -> Path:
-        """Where a draft lies that has learned so many tokens."""
+        """The folder of a draft after so many tokens."""
         return self.place / "drafts" / one.name / f"tokens-{tokens}"
 
     def timed(self, shapes: Sequence[Candidate], config: Any, tokenizer: Any) -> Speed:
@@ -180,7 +182,7 @@ class Design:
     def trained(
         self, shapes: Sequence[Candidate], speed: Speed
     ) -> tuple[list[list[Candidate]], Mapping[str, Mapping[int, float]]]:
-        """The rungs of training, best first, and α after each by name; the deepest shapes go on for a comparison."""
+        """The rungs of training, best first, and α after each by name; the deepest shapes continue for comparison."""
         settings = {name: value for name, value in self.settings.items() if name != "limit"} | {"batch": TOGETHER}
         source = replace(self.source, cache=self.source.cache or self.place / CACHE)
         given = teaching(settings, source, self.recipe, self.place, self.err, again=True)
@@ -198,7 +200,7 @@ class Design:
         return halved(chosen, self.steps, score), alphas
 
     def taught(self, one: Candidate, tokens: int, draft: Draft, given: Teaching) -> float:
-        """α of a draft on held-out text after so many tokens in all; 0 where its training diverges."""
+        """α of a draft on held-out text after so many tokens in total; 0 if its training diverges."""
         number, shape, recipe = self.steps.index(tokens), one.shape, self.recipe
         before = self.steps[number - 1] if number else 0
         sizes = {name: getattr(shape, name) for name in ("layers", "hidden", "intermediate", "heads", "kv_heads")}
@@ -211,12 +213,12 @@ class Design:
         )
         try:
             return trained(draft, given, self.err)[1].figures.alpha
-        except DivergedError as error:  # the others go on
+        except DivergedError as error:  # the others continue
             say(self.err, [f"note: {error}"])
             return 0.0
 
     def measured(self, found: Found) -> dict[str, Cell]:
-        """The finals decode the prompts, each at its best lookahead, interleaved with each other and the baseline."""
+        """Measure the finalists, each at its best lookahead, interleaved with each other and the baseline."""
         finals = [(one, found.best_of(one.name).k) for one in found.rungs[-1]]
         cells = self.run("measured", self.spec, finals, self.steps[-1], Output(quiet=self.err.quiet))
         return {one.name: cell for (one, _), cell in zip(finals, cells, strict=True)}
@@ -225,7 +227,7 @@ class Design:
         self, name: str, spec: RunSpec, arms: Sequence[tuple[Candidate, int]], tokens: int, output: Output,
         line: str = "",
     ) -> list[Cell]:  # fmt: skip
-        """The cells of some drafts, each with a lookahead: an ordinary run, gone on with where it was begun."""
+        """Run or resume an ordinary run of some drafts, each with a lookahead; returns their cells."""
         models = {model_of(one): str(self.draft(one, tokens)) for one, _ in arms}
         specs = [spec.with_(method=self.method(one), k=k, model=models) for one, k in arms]
         runs = [file.parent for file in (self.place / name).glob(f"*/{DESCRIPTION}")]
@@ -240,7 +242,7 @@ class Design:
         return [by_spec[one] for one in specs]
 
     def method(self, one: Candidate) -> str:
-        """The method file of a draft: a chain from the network of its name."""
+        """The method file of a draft: a chain from its network."""
         file = self.place / "methods" / f"{one.name}.yaml"
         file.parent.mkdir(exist_ok=True)
         drafter = {"ModelDrafter": {"model": model_of(one), "k": "k", "schedule": "schedule"}}
@@ -251,14 +253,14 @@ class Design:
 
 
 def model_of(one: Candidate) -> str:
-    """What method files call its network."""
+    """The name of its network in method files."""
     return f"draft-{one.name.replace('.', '-')}"
 
 
 def speed_of(timed: Mapping[tuple[str, int], Sequence[Sample]], k_max: int) -> Speed:
-    """The times of a target and its drafts from the turns of every (draft, lookahead): medians and quartiles.
+    """Medians and quartiles of the times of a target and its drafts, from the turns of every (draft, lookahead).
 
-    Lookaheads that were not timed lie on a line between their neighbours.
+    Other lookaheads are interpolated linearly.
     """
     turns = {arm: [turn_of(sample) for sample in samples] for arm, samples in timed.items()}
     ks = sorted({k for _, k in turns})
@@ -283,9 +285,9 @@ def speed_of(timed: Mapping[tuple[str, int], Sequence[Sample]], k_max: int) -> S
 
 
 def turn_of(sample: Sample) -> dict[str, float]:
-    """What a turn says of a draft and of the target's pass over its tokens; times in seconds.
+    """The costs that a turn measures for a draft and for the target's pass over its tokens; times in seconds.
 
-    verify: a step with that pass in it; overhead: what else a round adds to a step; both in steps.
+    verify: a step with that pass in it; overhead: the remaining cost of a round; both in steps.
     """
     baseline, method = timing([sample.baseline]), timing([sample.method])
     cost = measured_costs(baseline, method)
@@ -304,12 +306,12 @@ def turn_of(sample: Sample) -> dict[str, float]:
 
 
 def deepest(some: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
-    """The deepest of some shapes, for the budget of each of others."""
+    """The deepest shape for the budget of each of the others."""
     return [max((o for o in some if o.budget == one.budget), key=lambda o: o.shape.layers) for one in others]
 
 
 def to_be_trained(shapes: Sequence[Candidate], speed: Speed) -> list[Candidate]:
-    """The promising shapes and, for comparison, the deepest of their budgets; all of them where none is promising."""
+    """The promising shapes and, for comparison, the deepest of their budgets; all shapes if none is promising."""
     pays = [one for one in shapes if promising(one, speed)]
     return [one for one in shapes if not pays or one in pays or one in deepest(shapes, pays)]
 
@@ -319,8 +321,8 @@ def halved(
 ) -> list[list[Candidate]]:
     """Successive halving (Jamieson and Talwalkar, arXiv 1502.07943): the shapes of every rung, best first.
 
-    score: brings a shape up to so many tokens in all and says how good it is. The
-    better half goes on, and the deepest shape of each of their budgets, for comparison.
+    score: trains a shape up to so many tokens in total and returns its score. The better half continues, and
+    the deepest shape of each of their budgets, for comparison.
     """
     rungs, going, kept = list[list[Candidate]](), list(chosen), len(chosen)
     for tokens in steps:

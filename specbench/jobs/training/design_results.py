@@ -1,4 +1,4 @@
-"""What a design found: a row for each shape, fits of latency and acceptance, and the same in sentences."""
+"""Results of a design: a row for each shape, fits of latency and acceptance, and findings in sentences."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ from specbench.theory.design import AcceptanceFit, Choice, LatencyFit, Optimum, 
 from specbench.training.start import Shape
 from specbench.wording import counted, finite_or_none, grouped, interval_text
 
-PROMISING = 0.9  # α from which a shape must pay at some lookahead to be trained
-NEAR = 0.05  # within this share of their optimum the fits agree with what was measured, as the optimum is flat
-FINER = 4  # sizes that the formula is asked about between two budgets
+PROMISING = 0.9  # highest break-even α of a shape that is trained
+NEAR = 0.05  # fits within this share of their optimum agree with the measurement, as the optimum is flat
+FINER = 4  # sizes evaluated by the formula between two budgets
 TRAINED = ("trained_tokens", "alpha", "k", "tokens_per_round", "speedup_predicted", "tokens_per_second_predicted")
 RISES = {
     "rises": "the latency rises with depth",
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A shape within a budget, and its parameters."""
+    """A shape within a budget, and its number of parameters."""
 
     budget: int
     shape: Shape
@@ -42,7 +42,7 @@ class Candidate:
 
 
 def short(number: int) -> str:
-    """A number of parameters as people write it: 1M, 1.5M, 500k."""
+    """A number of parameters in short form: 1M, 1.5M, 500k."""
     for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if number >= size:
             return f"{number / size:.4g}{unit}"
@@ -56,8 +56,7 @@ def promising(one: Candidate, speed: Speed) -> bool:
 
 @dataclass(frozen=True)
 class Found:
-    """Everything that a design has found: the rungs of training, best first, α by name and
-    learned tokens, and the measured cells by name. counted: which parameters the budgets are of."""
+    """The results of a design: rungs of training, best first; α by name and training tokens; measured cells by name."""
 
     counted: Literal["all", "layers"]
     candidates: Sequence[Candidate]
@@ -73,7 +72,7 @@ class Found:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """One per shape: first those that were measured, the fastest first."""
+        """One row per shape: first the measured ones, fastest first."""
         rows = [self.row(one) for one in self.candidates]
         return sorted(
             rows, key=lambda row: (-(row["tokens_per_second"] or 0), -(row["tokens_per_second_predicted"] or 0))
@@ -108,7 +107,7 @@ class Found:
         return row | self.compared.get(one.name, {})
 
     def reached(self, one: Candidate) -> str:
-        """How far a shape came."""
+        """The last stage that a shape reached."""
         if one.name not in self.alphas:
             even = self.speed.break_even(one.name)
             return "not trained: " + ("no α pays" if even is None else f"pays only from α = {even:.2f} on")
@@ -117,8 +116,10 @@ class Found:
 
     @cached_property
     def compared(self) -> dict[str, Row]:
-        """The trained shapes after the first rung, when all have learned as much, at the best
-        lookahead of the best of them. On the front no other one is as cheap and accepted as often."""
+        """The trained shapes after the first rung, at the best lookahead of the best one.
+
+        They have learned equally many tokens. On the front, no other shape is as cheap and accepted as often.
+        """
         alphas = {name: known[self.steps[0]] for name, known in self.alphas.items()}
         best = self.rungs[0][0].name
         k = self.speed.best(best, alphas[best]).k
@@ -134,11 +135,11 @@ class Found:
 
     @property
     def best(self) -> Row:
-        """The shape to train on: the fastest measured one; without a measurement the one predicted to be."""
+        """The shape to train further: the fastest measured one; without a measurement, the fastest predicted one."""
         return next((row for row in self.rows if row["status"] == "ok"), self.rows[0])
 
     def gain(self, name: str, other: str) -> Interval:
-        """Measured tokens per second of a draft ÷ those of another one, paired by prompt."""
+        """Measured tokens per second of a draft ÷ those of another, paired by prompt."""
         before, after = ([s.method for s in self.cells[one].samples] for one in (other, name))
         seconds = ([trace.seconds for trace in some] for some in (before, after))
         tokens = ([len(trace.tokens) for trace in some] for some in (before, after))
@@ -160,7 +161,7 @@ class Found:
 
     @cached_property
     def optimum_by_fits(self) -> Optimum | None:
-        """The best shape by both fits and the formula, of depths and sizes within those that were timed."""
+        """The best shape by both fits and the formula, among depths and sizes within the timed range."""
         depths, sizes = {one.shape.layers for one in self.candidates}, {one.parameters for one in self.candidates}
         count = FINER * max(len(sizes) - 1, 1)
         between = [min(sizes) * (max(sizes) / min(sizes)) ** (n / count) for n in range(count + 1)]
@@ -168,7 +169,7 @@ class Found:
         return max((one for one in found if one is not None), key=lambda one: one.choice.speedup, default=None)
 
     def by_fits(self, layers: int, parameters: float) -> Optimum | None:
-        """What both fits and the formula say of a shape."""
+        """The predicted optimum of a shape, by both fits and the formula."""
         if self.latency_fit is None or self.acceptance_fit is None:
             return None
         fits = (self.latency_fit, self.acceptance_fit)
@@ -196,7 +197,7 @@ class Found:
 
 
 def findings(found: Found) -> list[str]:
-    """What there is to say, one sentence each: the target, depth, the fits, the optimum, the best draft."""
+    """The findings, one sentence each: the target, depth, the fits, the optimum, the best draft."""
     speed = found.speed
     passes = ", ".join(f"{v:.2f}× at K {k}" for k, v in speed.v.items())
     return [
@@ -214,7 +215,7 @@ def milliseconds(time: Spread, unit: str = "") -> str:
 
 
 def depth_lines(found: Found) -> list[str]:
-    """Whether the latency rises with depth at equal parameters, for every budget that has several depths."""
+    """Whether latency rises with depth at equal parameters, for every budget with several depths."""
     lines = []
     for some in grouped(found.candidates, lambda one: one.budget):
         ordered = sorted(some, key=lambda one: one.shape.layers)
@@ -243,7 +244,7 @@ def fit_lines(found: Found) -> list[str]:
 
 
 def optimum_lines(found: Found) -> list[str]:
-    """The optimum by the fits next to the measured one, whether they agree or not."""
+    """The optimum by the fits next to the measured one, with their agreement."""
     one, best = found.optimum_by_fits, found.best
     same = found.by_fits(best["layers"], best["parameters"])
     if one is None or same is None:
@@ -258,7 +259,7 @@ def optimum_lines(found: Found) -> list[str]:
 
 
 def best_lines(found: Found) -> list[str]:
-    """The best shape against the deepest of its budget, in measured tokens per second; which one to train on."""
+    """The best shape against the deepest of its budget, in measured tokens per second; which one to train further."""
     best, lines = found.best, []
     measured = best["status"] == "ok"
     others = [row for row in found.rows if row["budget"] == best["budget"] and row["status"] == "ok"]
@@ -280,7 +281,7 @@ def best_lines(found: Found) -> list[str]:
 
 
 def command(found: Found, target: str, data: Sequence[str], generate: bool) -> str:
-    """What to type next: the training of the best shape on more text."""
+    """The next command: training the best shape on more text."""
     shape = [word for name in ("layers", "hidden", "intermediate") for word in (f"--{name}", str(found.best[name]))]
     words = ["specbench", "train", "draft", "--target", target, *shape, *(w for name in data for w in ("--data", name))]
     return shlex.join([*words, "--generate" if generate else "--as-it-is", "--output", "my-draft"])

@@ -1,4 +1,4 @@
-"""What learning begins with: a network that is fresh, pruned from its target, or given; a head; a masked draft."""
+"""Starting points of training: a network that is fresh, pruned from its target, or given; a head; a masked draft."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
@@ -30,17 +30,17 @@ from specbench.training.start import Shape, fresh, save_draft, sized
 from specbench.wording import counted
 
 FRESH, PRUNED = "fresh", "pruned"
-TEXTS, LONGEST = 32, 256  # sequences that importance is measured on, and their tokens
-MASK = "pard_token"  # in config.json: the token that marks a place without one
-ALPHA = "the first drafts of all places"  # what α is over, of a head or a draft through masks
+TEXTS, LONGEST = 32, 256  # sequences for measuring importance, and their tokens
+MASK = "pard_token"  # in config.json: the token for a masked position
+ALPHA = "the first drafts of all places"  # description of α for a head or a masked draft
 
 
 @dataclass(frozen=True)
 class Begun:
-    """What learning begins with: the student on the teacher's device, in `words` what it is begun as, and its shape.
+    """A starting point: the student on the teacher's device, its description in `words`, and its shape.
 
-    save: writes a student into a folder, ready to use. lesson: what it learns, where that is not the rows of a
-    network. card: what its model card says otherwise than of a network. command: of specbench, to try it with.
+    save: writes a ready-to-use student to a folder. lesson: its training task, if not the rows of a network.
+    card: changes to the model card of a network. command: a specbench command to try it with.
     """
 
     student: Any
@@ -53,19 +53,19 @@ class Begun:
 
 
 class Beginning(Protocol):
-    """What a command was asked to begin with."""
+    """A requested starting point."""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What must be the same where a training is gone on with."""
+        """The values that must match to continue a training."""
         ...
 
     def check(self, config: Any, tokenizer: Any) -> None:
-        """UsageError or UnusableModelError for what cannot be, by the configuration of a target."""
+        """Raise UsageError or UnusableModelError if a target's configuration does not allow it."""
         ...
 
     def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
-        """What learning begins with; folder: that of a run that is gone on with, whose checkpoint has the weights."""
+        """Build the starting point; folder: that of a continued run, whose checkpoint has the weights."""
         ...
 
 
@@ -104,12 +104,12 @@ class Start:
         return {FRESH: "a fresh draft", PRUNED: "a part of the target"}.get(self.begin, self.begin)
 
     def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
-        """A network, which has the shape of the draft in the folder of a run that is gone on with."""
+        """A network; if the run is continued, with the shape of the draft in its folder."""
         student = begun(self, given, recipe, folder)
         return Begun(student, self.words, said_of(student), lambda network, place: save_network(network, place, given))
 
     def check(self, config: Any, tokenizer: Any) -> None:
-        """UsageError or UnusableModelError for what no draft of a target can begin as, by its configuration."""
+        """Raise UsageError or UnusableModelError if a target's configuration does not allow this draft."""
         text = config.get_text_config(decoder=True)
         if self.begin == FRESH:
             shape_of(self, config)
@@ -123,16 +123,16 @@ class Start:
 
 
 def refuse_vocabulary(vocabulary: int | None, config: Any) -> None:
-    """UsageError for a vocabulary that is larger than the target's."""
+    """Raise UsageError for a vocabulary larger than the target's."""
     size = config.get_text_config(decoder=True).vocab_size
     if vocabulary is not None and vocabulary > size:
         raise UsageError(f"--draft-vocabulary {vocabulary}: the target knows {size} tokens")
 
 
 def begun(asked: Start, given: Teaching, recipe: Recipe, folder: Path | None) -> Any:
-    """The network that learning begins with, on the teacher's device.
+    """The initial network, on the teacher's device.
 
-    folder: that of a run that is gone on with; its draft has the shape, and its checkpoint the weights.
+    folder: that of a continued run; its draft has the shape, and its checkpoint the weights.
     """
     if folder is not None:
         return loaded(str(folder), given)
@@ -144,14 +144,14 @@ def begun(asked: Start, given: Teaching, recipe: Recipe, folder: Path | None) ->
 
 
 def save_network(network: Any, folder: Path, given: Teaching) -> None:
-    """A draft as a checkpoint of its own, in the target's dtype and with its tokenizer."""
+    """Save a draft as a checkpoint, in the target's dtype and with its tokenizer."""
     save_draft(network, folder, given.dtype)
     with filling(folder) as scratch:
         given.tokenizer.save_pretrained(scratch)
 
 
 def first(asked: Start, given: Teaching, recipe: Recipe) -> Any:
-    """The network with the whole vocabulary."""
+    """The network with the full vocabulary."""
     if asked.begin == FRESH:
         shape = shape_of(asked, given.network.config)
         weight = given.network.get_input_embeddings().weight
@@ -165,7 +165,7 @@ def first(asked: Start, given: Teaching, recipe: Recipe) -> Any:
 
 
 def shape_of(asked: Start, config: Any) -> Shape:
-    """The shape of a fresh draft: two layers of half the target's width, unless something is said."""
+    """The shape of a fresh draft: by default two layers of half the target's width."""
     layers = asked.layers or 2
     if asked.parameters is not None:
         return sized(asked.parameters, layers, config, asked.vocabulary)
@@ -174,13 +174,13 @@ def shape_of(asked: Start, config: Any) -> Shape:
 
 
 def loaded(name: str, given: Teaching) -> Any:
-    """A checkpoint as a draft of this target; UnusableModelError where their tokens differ."""
+    """Load a checkpoint as a draft of this target. UnusableModelError if their tokens differ."""
     checkpoint = compatible(name, given.network.config, given.tokenizer)
     return loading.load_model(checkpoint, torch.float32, given.device).model
 
 
 def compatible(name: str, config: Any, tokenizer: Any) -> Checkpoint:
-    """The checkpoint of a name whose tokens are those of a target."""
+    """Resolve a checkpoint and check that its tokens match the target's."""
     checkpoint = names.resolve(name, None)
     check_pair(tokenizer, load_tokenizer(checkpoint), config, load_config(checkpoint))
     return checkpoint
@@ -201,9 +201,9 @@ def parameters_of(student: Any) -> int:
 
 @dataclass(frozen=True)
 class HeadStart:
-    """A fresh head. steps: the drafts that learn, of EAGLE-3 each from its own states, of Medusa each a head by itself.
+    """A fresh head. steps: number of drafts; EAGLE-3 drafts each from its own states, Medusa with a head each.
 
-    intermediate: the width of the MLP of EAGLE-3, None for the target's; vocabulary: how many tokens it knows.
+    intermediate: MLP width of EAGLE-3, None for the target's; vocabulary: number of known tokens.
     """
 
     kind: HeadKind
@@ -232,8 +232,11 @@ class HeadStart:
 
 @dataclass(frozen=True)
 class MtpStart:
-    """An MTP module that learns `steps` drafts. begin: the checkpoint that it goes on from, which may be the target
-    itself; None for a fresh one. target and revision: what the target is called, and its revision if that is named."""
+    """An MTP module trained for `steps` drafts.
+
+    begin: the checkpoint to start from, possibly the target itself; None for a fresh one. target and
+    revision: the target's name, and its revision if given.
+    """
 
     target: str
     steps: int = 4
@@ -253,7 +256,7 @@ class MtpStart:
         return head_begun("mtp", words, given, recipe, asked)
 
     def found(self) -> Head | None:
-        """The module that learning goes on from. UnusableModelError for what is no module of the target."""
+        """The MTP module to start from. UnusableModelError if it is not a module of the target."""
         if self.begin is None:
             return None
         target = names.resolve(self.target, self.revision)
@@ -268,9 +271,9 @@ class MtpStart:
 
 
 def head_begun(kind: HeadKind, words: str, given: Teaching, recipe: Recipe, asked: Asked) -> Begun:
-    """A head, called `words`, with its lesson.
+    """A head with the name `words`, with its lesson.
 
-    The same for a run that is gone on with: equal seeds make equal heads, and the checkpoint has the weights.
+    A continued run builds the same head: equal seeds give equal heads, and the checkpoint has the weights.
     """
     student, layout = beginning(kind, given.network, asked)
     known = getattr(student.config, SIZE, None)
@@ -294,7 +297,7 @@ def lesson_of(given: Teaching, recipe: Recipe, steps: int, taps: Any = ()) -> He
 
 @dataclass(frozen=True)
 class PardStart:
-    """A draft that learns to go on through masks, `steps` − 1 of them."""
+    """A draft trained to predict through masks, `steps` − 1 of them."""
 
     start: Start
     steps: int = 4
@@ -307,7 +310,7 @@ class PardStart:
         self.start.check(config, tokenizer)
 
     def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
-        """UnusableModelError for a draft whose layers look through windows: its masks would be seen by other ones."""
+        """Build the masked draft. UnusableModelError for layers with sliding windows, whose masks would see others."""
         network = begun(self.start, given, recipe, folder)
         if any(windows_of(network.config.get_text_config(decoder=True)).values()):
             raise UnusableModelError(f"{self.start.begin}: its layers look through windows: take a draft without")
@@ -326,7 +329,6 @@ class PardStart:
 
 
 def unused(counts: Tensor, special: Collection[int], size: int) -> int:
-    """The token that serves as a mask: the last one below `size` of
-    those that the text [V] has least often, and no special one."""
+    """The mask token: among the least frequent tokens of the text [V], the last non-special one below `size`."""
     numbers = [number for number in range(min(size, len(counts))) if number not in special]
     return min(numbers, key=lambda number: (int(counts[number]), -number))

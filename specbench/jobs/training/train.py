@@ -1,7 +1,7 @@
 """`specbench train draft`, `head` and `boost`: from settings to trained drafts in their folders.
 
-A folder holds the draft, its card and curve, checkpoints, and the record
-of the command that began it, so that the same command goes on with it.
+A folder holds the draft, its card and curve, checkpoints, and a record of the original command, so that
+repeating the command continues the training.
 """
 
 import json
@@ -45,15 +45,15 @@ from specbench.wording import clean, clean_path, first_line
 CHECKPOINTS, CURVE, LOCK, RECORD = "checkpoints", "curve.csv", ".lock", "training.json"
 MOST = 1 << 20  # bytes of a record
 NAMES = ("draft", "second", "third")  # of the drafts in the method boosted-merge
-PLAIN = 30.0  # seconds between two lines where there is no terminal
+PLAIN = 30.0  # seconds between two lines without a terminal
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What a command was asked to train: the target's settings, a starting point, text, a recipe, a folder.
+    """A requested training: the target's settings, a starting point, text, a recipe, a folder.
 
-    hours: how long the training itself may take, from which its tokens follow; minutes: between two
-    checkpoints. boosted: whether a draft with earlier ones is fitted where they miss, or as they were.
+    hours: the time limit of training, which sets the number of tokens; minutes: between checkpoints. boosted:
+    whether a draft added to earlier ones is fitted where they miss, or like them.
     """
 
     settings: Mapping[str, Any]
@@ -69,10 +69,10 @@ class Draft:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a run that is gone on with must have in common with the one that was begun."""
+        """The values that must match to continue a run."""
         recipe = self.recipe.model_dump(mode="json")
         if self.hours is not None:
-            recipe["tokens"] = None  # they follow from the speed of the machine, once
+            recipe["tokens"] = None  # set once from the speed of the machine
         return {
             "settings": {name: str(value) for name, value in self.settings.items()},
             "start": self.start.identity,
@@ -84,9 +84,9 @@ class Draft:
 
 
 def start(asked: Draft, style: Format, quiet: bool) -> None:
-    """Train a draft into its folder and print what it is worth; a folder that was begun is gone on with.
+    """Train a draft into its folder and print its evaluation; continue if the folder has a started training.
 
-    Where several processes train, one per device, the first of them writes and prints.
+    If several processes train, one per device, the first of them writes and prints.
     """
     err = console(quiet)
     with locked(asked.output):
@@ -104,7 +104,7 @@ def start(asked: Draft, style: Format, quiet: bool) -> None:
 
 
 def boost(asked: Draft, drafts: int, style: Format, quiet: bool) -> None:
-    """Train so many drafts into folders 1, 2, … of the output and print what they are worth alone and together."""
+    """Train several drafts into folders 1, 2, … of the output and print their acceptance, alone and together."""
     err = console(quiet)
     asked = replace(asked, source=replace(asked.source, cache=asked.source.cache or asked.output / CACHE))
     rows, earlier = list[dict[str, Any]](), list[Any]()
@@ -132,7 +132,7 @@ def boost(asked: Draft, drafts: int, style: Format, quiet: bool) -> None:
 
 
 def worth(student: Any, given: Teaching, recipe: Recipe, earlier: Sequence[Any]) -> dict[str, Any]:
-    """What a draft is worth by itself on the held-out text, and of how many tokens it or an earlier one is right."""
+    """Acceptance of a draft on the held-out text, alone and (greedy) together with the earlier drafts."""
     held_out = chosen(given.cache.held_out, recipe.held_out)
 
     def judged(how: Recipe, others: Sequence[Any]) -> Figures:
@@ -146,7 +146,7 @@ def print_worth(
     rows: Sequence[dict[str, Any]], keys: Sequence[str], title: str, recipe: Recipe, style: Format,
     shares: Mapping[str, str] | None = None,
 ) -> None:  # fmt: skip
-    """What is accepted of drafts on stdout; shares: further columns, by their labels."""
+    """Print the acceptance of drafts on stdout; shares: further columns, by their labels."""
     short = [
         {
             **{key: row[key] for key in keys},
@@ -160,12 +160,12 @@ def print_worth(
 
 
 def console(quiet: bool) -> Console:
-    """Where one process alone says how things go."""
+    """The console for progress, on one process only."""
     return Console(stderr=True, quiet=quiet or not processes.first())
 
 
 def ready(asked: Draft, identity: Mapping[str, Any], err: Console, again: bool) -> "tuple[Teaching, Record]":
-    """The target as a teacher with its text, and the record of the folder, which is refused before anything is read."""
+    """The teacher with its text, and the record of the folder, which is checked before anything is read."""
     with processes.first_before_others():
         record = record_of(asked.output, identity)
         given = (asked.settings, asked.source, asked.recipe, asked.output, err, asked.start.check)
@@ -173,9 +173,9 @@ def ready(asked: Draft, identity: Mapping[str, Any], err: Console, again: bool) 
 
 
 def trained(asked: Draft, given: Teaching, err: Console, earlier: Sequence[Any] = ()) -> tuple[Any, Trained]:
-    """Train one of several drafts of a loaded target into its folder: the student, and what came of it.
+    """Train one of several drafts of a loaded target into its folder; returns the student and its results.
 
-    earlier: the drafts that will draft with it.
+    earlier: the drafts that it will be combined with.
     """
     with locked(asked.output):
         run = Training(asked, given, record_of(asked.output, asked.identity), err, earlier)
@@ -184,7 +184,7 @@ def trained(asked: Draft, given: Teaching, err: Console, earlier: Sequence[Any] 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """The folder for these processes alone."""
+    """Lock the folder for these processes."""
     if not processes.first():
         yield
         return
@@ -225,7 +225,7 @@ class Training:
         return self.made.student
 
     def train(self) -> Trained:
-        """Train to the end; the folder then has the best draft, and a card with the whole curve."""
+        """Train to the end; leaves the best draft in the folder, with a card and the whole curve."""
         kept = Kept(self.asked.output / CHECKPOINTS, self.keep, self.asked.minutes * 60)
         data = (self.given.teacher, self.given.cache, self.timed(self.asked.recipe))
         weights = Missed(self.earlier) if self.earlier and self.asked.boosted else None
@@ -254,12 +254,12 @@ class Training:
         return recipe.model_copy(update={"tokens": self.record.tokens})
 
     def keep(self, student: Any, done: Trained) -> None:
-        """The draft as a checkpoint that is ready to use, with its card."""
+        """Save the draft as a ready-to-use checkpoint, with its card."""
         self.made.save(student, self.asked.output)
         self.write_card(done)
 
     def write_card(self, done: Trained) -> None:
-        """The model card, the learning curve by category, and the prompts that were held out, as far as the run is."""
+        """Write the model card, the learning curve by category, and the held-out prompts, up to the current state."""
         made = Provenance(
             target=self.given.target,
             source=self.given.source,
@@ -280,7 +280,7 @@ class Training:
             replace_text(self.asked.output / file, "".join(lines))
 
     def conclusion(self, done: Trained) -> Sequence[str]:
-        """How it ended and what to do next."""
+        """The outcome and the next step."""
         folder, target = clean_path(self.asked.output), self.given.target
         coverage = self.given.coverage(self.student)
         reach = [] if coverage is None else [f"its vocabulary covers {coverage:.1%} of what the target says"]
@@ -292,22 +292,22 @@ class Training:
 
 
 def unseen(folder: Path, given: Teaching) -> str:
-    """The options that name the prompts of which a draft in this folder has learned nothing: others flatter it."""
+    """The options that name this folder's held-out prompts: on other prompts α is biased upwards."""
     return "".join(f" --dataset jsonl:{folder / file}" for file in given.held_out)
 
 
 @dataclass(frozen=True)
 class Record:
-    """identity: what was asked for; tokens: how many are learned, where that was measured and not asked for."""
+    """identity: the requested training; tokens: how many to train on, if measured and not given."""
 
     identity: Mapping[str, Any]
     tokens: int | None = None
 
 
 def record_of(folder: Path, identity: Mapping[str, Any]) -> Record:
-    """The record of a folder, begun now or before.
+    """The existing or new record of a folder.
 
-    UsageError for one that was begun with something else, one that cannot be read, and a folder of other things.
+    UsageError if it is for another training or unreadable, or the folder has unrelated files.
     """
     asked = Record(json.loads(json.dumps(identity, default=str)))
     files = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
@@ -322,7 +322,7 @@ def record_of(folder: Path, identity: Mapping[str, Any]) -> Record:
     begun = read_record(folder / RECORD)
     if (different := next(differences(begun.identity, asked.identity), None)) is None:
         return begun
-    if not {*files} - {RECORD, CACHE}:  # nothing was learned yet, and text knows what it is made of
+    if not {*files} - {RECORD, CACHE}:  # nothing was learned yet, and cached text checks its own source
         write_record(folder, asked)
         return asked
     name, there, here = different
@@ -350,7 +350,7 @@ def write_record(folder: Path, record: Record) -> None:
 
 
 def differences(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two records differ: the name of the value, and both."""
+    """The differences of two records: the name of the value, and both values."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in sorted({*there, *here}):
             yield from differences(there.get(key), here.get(key), key)
@@ -359,7 +359,7 @@ def differences(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, An
 
 
 class Shown:
-    """Draws or says how far a training run is; every evaluation is a line of its own. `now` reads seconds."""
+    """Draw or print the progress of training; every evaluation has its own line. `now` is the clock, in seconds."""
 
     def __init__(self, console: Console, bar: Progress | None, now: Callable[[], float] = time.monotonic) -> None:
         self.console, self.bar, self.now = console, bar, now
@@ -382,7 +382,7 @@ class Shown:
             say(self.console, [line])
 
     def speed(self, progress: Learning, recipe: Recipe) -> str:
-        """Tokens per second since this process began, and the minutes that are left at that."""
+        """Tokens per second since this process began, and the remaining minutes at that speed."""
         assert self.began is not None
         seconds, learned = self.now() - self.began[0], progress.tokens - self.began[1]
         if learned <= 0 or seconds <= 0:
@@ -392,7 +392,7 @@ class Shown:
 
 
 def state(progress: Learning) -> str:
-    """The loss, and what was held out last."""
+    """The loss, and the last held-out evaluation."""
     loss = "" if progress.loss is None else f"loss {progress.loss:.3f}, "
     last = progress.curve[-1]
     return f"{loss}α {last.alpha:.3f}, {last.accepted:.2f} tokens per round"
@@ -409,7 +409,7 @@ def evaluated(point: Point, recipe: Recipe) -> str:
 
 @contextmanager
 def shown(console: Console) -> Iterator[Shown]:
-    """A `Shown` on a console, which is drawn where that is a terminal."""
+    """A `Shown` for a console, drawn on a terminal."""
     if not console.is_terminal or console.quiet:
         yield Shown(console, None)
         return
