@@ -1,1 +1,1 @@
-"""From settings to samples: pairs, jobs, turns, and the check that a method is lossless."""
+"""From settings to samples: pairs, jobs, turns, and the losslessness check."""

@@ -1,8 +1,8 @@
-"""What a round costs, measured without data: passes of the target by their width, drafted tokens, a round's rest.
+"""Measure the costs of a round without data: target passes by width, drafted tokens, and the remaining overhead.
 
-Everything goes through the calls that a decode makes, on random token ids as context:
-the cost of a dense model does not depend on what the tokens are. Every turn times every
-width once, in a random order, so that a change of the machine's speed meets all of them.
+All calls are those of a real decode, on random token ids as context: the cost of a dense model does not
+depend on the tokens. Every turn times every width once, in random order, so that changes in machine speed
+affect all widths.
 """
 
 import random
@@ -25,9 +25,9 @@ from specbench.spec import RunSpec
 from specbench.theory import optimum
 from specbench.theory.optimum import Costs
 
-WARMUP = 2  # turns that do not count
-LONG = 5  # a draft of one token and one of five say what the first and what a later token costs
-LOOKAHEAD, TOKENS = 4, 16  # of the short decodes that give a baseline step and the rest of a round
+WARMUP = 2  # uncounted turns
+LONG = 5  # drafts of one and of five tokens give the cost of the first and of a later token
+LOOKAHEAD, TOKENS = 4, 16  # of the short decodes that give a baseline step and the overhead of a round
 QUICK_CONTEXT, QUICK_REPEAT = 256, 5
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def calibrate(
     clock: Clock | None = None,
     watch: Callable[[int], None] = lambda context: None,
 ) -> Calibration:
-    """Measure at every length of the context; `spec` says how models sample; `watch` is called with each length.
+    """Measure at every context length; `spec` sets how models sample; `watch` is called with each length.
 
     UsageError if a length leaves no room in the models' context (see `fitting`).
     """
@@ -60,7 +60,7 @@ def calibrate(
 
 
 def fitting(contexts: Sequence[int], widest: int, networks: Networks) -> list[int]:
-    """The lengths, cut to what the models' context holds with the widest pass and a short decode after it."""
+    """The context lengths, cut to leave room for the widest pass and a short decode after it."""
     most = networks.context - max(widest, TOKENS)
     if most < 1:
         raise UsageError(
@@ -71,7 +71,7 @@ def fitting(contexts: Sequence[int], widest: int, networks: Networks) -> list[in
 
 
 def quick_costs(networks: Networks, k: int, spec: RunSpec | None = None) -> Costs:
-    """Costs for lookaheads up to k, measured in a moment at one length of the context: before `--k auto`."""
+    """A quick calibration for lookaheads up to k, at one context length: used before `--k auto`."""
     widths = [width for width in range(1, k + 1) if width <= 8 or width.bit_count() == 1]
     (context,) = fitting([QUICK_CONTEXT], k + 1, networks)
     return calibrate(networks, [context], [*widths, k + 1], QUICK_REPEAT, seed=0, spec=spec).costs(context)
@@ -86,7 +86,7 @@ def at_context(
     spec: RunSpec,
     clock: Clock,
 ) -> AtContext:
-    """Everything at one length of the context."""
+    """All measurements at one context length."""
     prompt = [order.randrange(networks.width) for _ in range(context)]
     passes = passes_of(networks, prompt, widths, spec, clock)
     decodes = decodes_of(networks, prompt, spec)
@@ -100,14 +100,14 @@ def at_context(
                 seconds[arm].append(value)
     share, overhead = (median(values) for values in zip(*rests, strict=True))
     found = {m: points_of(m, context, {w: seconds[m, w] for n, w in passes if n == m}) for m in ("target", "draft")}
-    # From the pass by its share, not from the decode's seconds: a median of short calls shrugs off what
-    # disturbs some of them, a decode is as long as all of its disturbances, and the two would not fit together.
+    # Derived from the pass by its share, not from the decode's seconds: a median of short calls resists
+    # disturbances, while a long decode includes them all, and the two would be inconsistent.
     step = found["target"][0].milliseconds / share
     return AtContext(context, step, overhead, found["target"], found["draft"])
 
 
 def in_random_order(arms: Mapping[Name, Callable[[], T]], order: random.Random) -> dict[Name, T]:
-    """What every arm returns, called in a random order."""
+    """The results of all arms, called in random order."""
     return {name: arms[name]() for name in order.sample(list(arms), len(arms))}
 
 
@@ -116,10 +116,10 @@ def passes_of(
 ) -> dict[Arm, Callable[[], float]]:
     """The timed calls: a verify pass of the target for every width, and drafts of one and of five tokens.
 
-    A pass over n tokens is that over the last committed token and a chain of n −
-    1 drafted ones. Nothing is committed, so every call finds the same context.
+    A pass over n tokens covers the last committed token and a chain of n − 1 drafted ones. Nothing is
+    committed, so every call has the same context.
     """
-    # made for as many tokens as are drafted here: a head that drafts in one pass is made ready for so many, and no more
+    # prepared for this many drafted tokens: a head that drafts in one pass is set up for a fixed number
     models = networks.models(spec.with_(k=max(spec.k, LONG)))
     source = networks.source(spec, [spec.seed % 2**63])
     context = begin([prompt], max(*widths, LONG), max(*widths, LONG), [], networks.device)
@@ -155,7 +155,7 @@ def decodes_of(networks: Networks, prompt: Sequence[int], spec: RunSpec) -> dict
 
 
 def rest(baseline: Trace, chain: Trace) -> tuple[float, float]:
-    """The share of a baseline step that its pass takes; what acceptance and host of a round add to it, in steps."""
+    """The pass's share of a baseline step; the cost that acceptance and host add to a round, in steps."""
     alone, many = timing([baseline]), timing([chain])
     step = metrics.ratio(alone.seconds, alone.rounds)
     one, other = optimum.phases(alone), optimum.phases(many)

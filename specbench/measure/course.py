@@ -1,4 +1,4 @@
-"""The arms of a group: made ready and warmed up, what is noted while they decode, and what their output is worth."""
+"""The arms of a group: preparation, warm-up, notes during decoding, and the check of their output."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -24,15 +24,16 @@ from specbench.results.machine import Peak, Peaks
 from specbench.spec import BASELINE, CHOOSING, RunSpec, choices, parsed
 from specbench.theory.bandit import Arm, Bandit, Decoded
 
-Ids = Sequence[int]  # of the tokens of a prompt
+Ids = Sequence[int]  # prompt token ids
 GLANCED = 3  # prompts of the first estimate
 
 
 @dataclass
 class Arms:
-    """How each arm of a group decodes, the seconds that it took to build, compile or capture it,
-    which arms carry something from prompt to prompt, which choose their method, and the memory
-    that there was at most while each decoded. sensors: of the machine that they decode on."""
+    """Decoders of a group's arms, with preparation seconds and peak memory of each.
+
+    They record which arms carry state between prompts and which choose a method. sensors: of the machine they run on.
+    """
 
     device: torch.device
     sensors: Sensors
@@ -44,20 +45,20 @@ class Arms:
 
     @contextmanager
     def watched(self, arm: str) -> Iterator[None]:
-        """Note the memory that there is at most while an arm decodes."""
+        """Record the peak memory while an arm decodes."""
         with machine.watched(self.device) as peak:
             yield
         self.memory[arm] = self.memory.get(arm, Peak()).higher(Peak(*peak()))
 
     def peaks(self, spec: RunSpec) -> Peaks:
-        """Those of a cell; unknown where all that it has was decoded by a run that it goes on with."""
+        """The peak memory of a cell; unknown if all its samples come from an earlier run."""
         return Peaks(self.memory.get(BASELINE, Peak()), self.memory.get(spec.key, Peak()))
 
 
 def prepare(group: Group, backend: Backend, arms: Arms) -> None:
-    """Build every arm and decode the first prompts with it, uncounted: first calls allocate and choose kernels.
+    """Build every arm and decode the first prompts, uncounted: first calls allocate memory and choose kernels.
 
-    Where one of them changed how all are executed, the others are built anew.
+    If one of them changed how all are executed, the others are rebuilt.
     """
     execution = ""
     while execution != backend.execution:
@@ -97,7 +98,7 @@ def first_estimate(group: Group, backend: Backend) -> None:
 
 
 def warm_up(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms: Arms) -> None:
-    """Build one arm, note how long that took, and decode its warm-up."""
+    """Build one arm, record the preparation time, and decode its warm-up."""
     if spec.method == CHOOSING:
         warm_up_choices(arm, spec, prompts, backend, arms)
         return
@@ -108,13 +109,12 @@ def warm_up(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms:
         decode(some, seeds)
     if carries(spec):
         arms.carrying.add(arm)
-        decode = backend.prepare(spec, prompts.longest)  # what was learned in the warm-up is forgotten
+        decode = backend.prepare(spec, prompts.longest)  # forget what was learned in the warm-up
     arms.decodes[arm] = decode
 
 
 def warm_up_choices(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms: Arms) -> None:
-    """The same for an arm that chooses: its choices are looked at in its
-    warm-up, which is one longer, as their first decodes say nothing."""
+    """Warm up an arm that chooses by trying its choices, once more than usual: first decodes are slow."""
     began = time.perf_counter()
     choosing = Choosing.over(spec, backend, prompts.longest)
     arms.ready[arm] = time.perf_counter() - began
@@ -124,7 +124,7 @@ def warm_up_choices(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backen
 
 
 def warm_ups(arm: str, spec: RunSpec, prompts: PromptSet, count: int) -> Iterator[tuple[list[Ids], list[int]]]:
-    """The prompts and seeds of every warm-up: one batch, or one request where these come at times of their own."""
+    """Prompts and seeds of every warm-up: one batch, or one request if requests have arrival times."""
     every = cycle(prompts.prompts)
     for number in range(count):
         some = [next(every) for _ in range(spec.batch if spec.arrivals is None else 1)]
@@ -132,7 +132,7 @@ def warm_ups(arm: str, spec: RunSpec, prompts: PromptSet, count: int) -> Iterato
 
 
 def compare_with_baseline(group: Group, backend: Backend, arms: Arms) -> None:
-    """End the cells whose prompts are all decoded, with what is known of their output beside the baseline's."""
+    """End the cells whose prompts are all decoded, comparing their output with the baseline's."""
     for spec in list(group.live):
         found = attempt(partial(losslessness_of, spec, group.ids, group.live[spec], backend.scores))
         if isinstance(found, Failure):
@@ -143,10 +143,10 @@ def compare_with_baseline(group: Group, backend: Backend, arms: Arms) -> None:
 
 @dataclass(frozen=True)
 class Choosing:
-    """The arm that chooses: the decodes of its choices by name, and a bandit that says which one decodes the next turn.
+    """The arm that chooses: decoders of its choices by name, and a bandit that selects one for each turn.
 
-    The choice follows from earlier turns alone and is made before anything of
-    the turn is drawn, so its tokens have the law of the choice that decodes it.
+    The choice depends only on earlier turns and precedes all random draws of the turn, so the tokens follow
+    the sampling distribution of the chosen method.
     """
 
     decodes: dict[str, Decode]
@@ -157,17 +157,17 @@ class Choosing:
 
     @cached_property
     def lookups(self) -> list[Arm]:
-        """Of every method that looks tokens up the longest: it tells the shorter ones."""
+        """The longest of every lookup method: it also gives the results of the shorter ones."""
         longest = {arm.method: arm for arm in sorted(self.bandit.arms, key=lambda arm: arm.k)}
         return [arm for arm in longest.values() if arm.k and looks_up(arm.method)]
 
     @staticmethod
     def over(spec: RunSpec, backend: Backend, longest: int) -> "Choosing":
-        """All choices of a spec made ready, one after the other."""
+        """Prepare all choices of a spec, one after the other."""
         return Choosing({name: backend.prepare(one, longest) for name, one in choices(spec).items()})
 
     def decode(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
-        """The prompts of a turn, by the choice that is made for them."""
+        """Decode a turn's prompts with the selected choice."""
         arm = machine.agreed(self.bandit.choose())
         name = next(name for name in self.decodes if arm_of(name) == arm)
         found = [replace(trace, choice=name) for trace in self.decodes[name](prompts, seeds)]
@@ -175,19 +175,19 @@ class Choosing:
         return found
 
     def learn(self, prompts: Sequence[Sequence[int]], traces: Sequence[Trace]) -> None:
-        """See what became of a turn; also one of a run that is continued."""
+        """Learn from the results of a turn, also from one of a continued run."""
         self.count(traces)
         self.overhear(prompts, traces)
 
     def count(self, traces: Sequence[Trace]) -> None:
-        """See what the choices made of a turn. Prompts of a batch share its seconds."""
+        """Learn from the choices' results of a turn. Prompts of a batch share its seconds."""
         for name in dict.fromkeys(trace.choice for trace in traces if trace.choice in self.decodes):
             some = [trace for trace in traces if trace.choice == name]
             seconds = sum(trace.seconds for trace in some)
             self.bandit.seen.append(Decoded(arm_of(name), [trace.rounds for trace in some], seconds))
 
     def overhear(self, prompts: Sequence[Sequence[int]], traces: Sequence[Trace]) -> None:
-        """Count in how many rounds the lookups would have emitted the texts of a turn, where another choice did."""
+        """Count the rounds that lookups would have taken for texts that another choice decoded."""
         for arm in self.lookups:
             others = [(prompt, trace) for prompt, trace in zip(prompts, traces, strict=True)
                       if trace.tokens and arm_of(trace.choice).method != arm.method]  # fmt: skip
@@ -196,7 +196,7 @@ class Choosing:
                 self.bandit.seen.append(Decoded(arm, texts, None))
 
     def look(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], first: bool) -> None:
-        """Decode with every choice, uncounted, and learn from it; not from the first calls, which allocate."""
+        """Decode with every choice, uncounted, and learn from all but the first calls, which allocate memory."""
         for name, decode in self.decodes.items():
             traces = decode(prompts, seeds)
             if not first:
@@ -208,7 +208,7 @@ def arm_of(name: str) -> Arm:
 
 
 def refuse_choices(spec: RunSpec) -> None:
-    """UsageError for a choice that carries something: which prompts it has seen would depend on times."""
+    """Raise UsageError for a choice that carries state: the prompts it sees would depend on timing."""
     for name, one in choices(spec).items():
         if name and carries(one):
             raise UsageError(

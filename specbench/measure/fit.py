@@ -1,4 +1,4 @@
-"""What cells need and this machine may lack, found before a weight is read: memory, checkpoints, data and extras."""
+"""Requirements that this machine may lack, checked before weights are loaded: memory, checkpoints, data and extras."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ State = Literal["here", "to fetch", "missing"]
 
 
 def fit_of(backend: Backend, held: Sequence[Held]) -> Fit | None:
-    """The memory that measuring takes beside what there is; None where the engine does not know."""
+    """Required and free memory; None if the engine cannot estimate it."""
     demand = backend.demand(held)
     if demand is None:
         return None
@@ -36,27 +36,29 @@ def fit_of(backend: Backend, held: Sequence[Held]) -> Fit | None:
 
 
 def refuse_too_large(fit: Fit | None) -> None:
-    """TooLargeError where memory is not enough, saying what would fit."""
+    """Raise TooLargeError if memory is insufficient, naming what would fit."""
     if fit is not None and not fit.fits:
         raise TooLargeError(fit.refusal)
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """The memory that all cells take which are measured, beside what there is, None where
-    nobody knows; why the others are not; and the bytes that each takes with its baseline alone."""
+    """Required and free memory of all measured cells, None if unknown.
+
+    left_out: why other cells are not measured; sizes: bytes of each cell with only its baseline.
+    """
 
     fit: Fit | None = None
     left_out: Mapping[RunSpec, Failure] = field(default_factory=dict)
     sizes: Mapping[RunSpec, int] = field(default_factory=dict)
 
     def row(self, spec: RunSpec) -> dict[str, Any]:
-        """As columns: what a cell takes by the estimate, and what was free before anything was read; in bytes."""
+        """As columns: the estimated memory of a cell, and the free memory before loading; in bytes."""
         return {"memory_estimate": self.sizes.get(spec), "memory_free": self.fit and self.fit.free}
 
 
 def fitting(backend: Backend, held: Sequence[Held]) -> Fitting:
-    """The cells of some groups that fit. TooLargeError, saying what would help, where none does."""
+    """The cells of some groups that fit. TooLargeError, with a remedy, if none does."""
     fit = fit_of(backend, held)
     if fit is None:
         return Fitting()
@@ -75,7 +77,7 @@ def fitting(backend: Backend, held: Sequence[Held]) -> Fitting:
 
 
 def roomiest(backend: Backend, held: Sequence[Held]) -> tuple[Backend, Fitting]:
-    """`fitting`, and for what: where it is left to the backend, in the way of execution that leaves out fewer cells."""
+    """`fitting`, and the backend used: if it may choose, the execution tier that leaves out fewer cells."""
     try:
         found = fitting(backend, held)
     except TooLargeError:
@@ -102,7 +104,7 @@ def too_large(fit: Fit, size: int) -> Failure:
 
 
 def beside(fit: Fit, size: int) -> Failure:
-    """Of a cell that fits alone."""
+    """The failure of a cell that would fit alone."""
     return Failure(
         "oom",
         f"it takes about {gigabytes(size)} of the memory of {fit.device}, which is not free beside the other cells: "
@@ -112,9 +114,9 @@ def beside(fit: Fit, size: int) -> Failure:
 
 @dataclass(frozen=True)
 class Needed:
-    """One thing that is needed. size: in bytes, None where nobody says; command: what fetches it, empty if it is here.
+    """A required item. size: in bytes, None if unknown; command: fetches it, empty if it is local.
 
-    why: of what is missing, the reason that it does not come by itself.
+    why: the reason that a missing item is not fetched automatically.
     """
 
     what: str
@@ -127,12 +129,12 @@ class Needed:
 
     @property
     def lacking(self) -> Missing:
-        """As what is missing, fetchable or not."""
+        """The same as a missing item, fetchable or not."""
         return Missing(self.what, self.name, self.why, self.command, size=self.size)
 
 
 def needed(specs: Sequence[RunSpec]) -> list[Needed]:
-    """All of it, in the order of its roles."""
+    """All required items, in the order of their roles."""
     checkpoints = checkpoints_of(specs)
     models = [of_model(role, checkpoint) for role, checkpoint in checkpoints.items()]
     data = [of_data(name) for name in dict.fromkeys(spec.dataset for spec in specs)]
@@ -141,7 +143,7 @@ def needed(specs: Sequence[RunSpec]) -> list[Needed]:
 
 
 def of_model(role: str, checkpoint: Checkpoint) -> Needed:
-    """Weights are asked for, and not fetched; what is small and describes them is."""
+    """Check that weights are available without fetching them; small description files are fetched."""
     about = (role, checkpoint.name, shipped_source(checkpoint.source))
     if lacking := missing.unavailable(role, checkpoint):
         return Needed(*about, "missing", lacking.size, lacking.command, lacking.alone)
@@ -153,7 +155,7 @@ def of_model(role: str, checkpoint: Checkpoint) -> Needed:
 
 
 def of_data(dataset: str) -> Needed:
-    """A data set of the hub, or one that needs nothing from there."""
+    """A data set of the hub, or one that needs no download."""
     if (repository := sources.repository(dataset)) is None:
         return Needed("data set", dataset, "", "here")
     about = ("data set", dataset, repository.id)

@@ -1,4 +1,4 @@
-"""From settings to cells: a list where an option takes one value is an axis, and every combination is a cell."""
+"""From settings to cells: a list for a single-value option is an axis, and every combination is a cell."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,18 +20,18 @@ from specbench.wording import clean, grouped, near, redact
 DEFAULT_DATASETS = ("code", "articles")
 DEFAULT_LIMIT = 20
 AUTO = "auto"
-UNDER_WAY = 32  # requests at most where they come at times of their own, unless --batch says another number
-AUTO_CEILING = 12  # tokens an adaptive lookahead may draft unless --k gives another ceiling
-MOST_CELLS = 10_000  # unless a user allows more; to check and lay out so many takes a minute
+UNDER_WAY = 32  # default limit on concurrent requests with arrival times
+AUTO_CEILING = 12  # default ceiling of an adaptive lookahead, in tokens
+MOST_CELLS = 10_000  # default limit; checking and laying out this many takes a minute
 PAIR = tuple(setting.name for setting in part("loading", RunSpec))
 
 
 def cells(settings: Mapping[str, Any], besides: Collection[str] = (), most: float = MOST_CELLS) -> list[RunSpec]:
-    """Every combination of the settings, each once; the pair's own K and the shipped data sets where nothing is asked.
+    """Every distinct combination of the settings; by default with the pair's usual K and the shipped data sets.
 
-    `pair` is a list of targets, or of mappings with target, draft and what else differs between pairs. `besides` are
-    settings that a file may have with these; whoever read it took them out. UsageError for a setting that is unknown,
-    and for more than `most` cells, before any is made.
+    `pair` is a list of targets, or of mappings with target, draft and other settings that differ between
+    pairs. `besides` are other settings allowed in the same file, which its reader removed. UsageError for an
+    unknown setting, and for more than `most` cells, before any is built.
     """
     if (number := count(settings)) > most:
         raise UsageError(
@@ -50,14 +50,14 @@ def cells(settings: Mapping[str, Any], besides: Collection[str] = (), most: floa
 
 
 def count(settings: Mapping[str, Any]) -> int:
-    """How many cells the settings make at most: the lengths of their lists, multiplied."""
+    """The maximum number of cells: the product of the lengths of the lists."""
     if settings.get("dataset") is None:
         settings = {**settings, "dataset": list(DEFAULT_DATASETS)}
     return math.prod(len(value) for value in settings.values() if isinstance(value, list))
 
 
 def combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """One mapping per combination; what comes later in the mapping changes faster, K fastest of all."""
+    """One mapping per combination; later keys vary faster, K fastest of all."""
     axes = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
     if empty := [name for name, values in axes.items() if not values]:
         raise UsageError(f"the list of {empty[0]} is empty")
@@ -66,13 +66,13 @@ def combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     names += [name for name in last if name in axes]
     for values in product(*(axes[name] for name in names)):
         chosen = dict(zip(names, values, strict=True))
-        if chosen.get("method") == CHOOSING and len(axes["method"]) > 1:  # K is for the methods beside it
+        if chosen.get("method") == CHOOSING and len(axes["method"]) > 1:  # K is for the other methods
             chosen = {name: value for name, value in chosen.items() if name not in ("k", "schedule")}
         yield chosen | pair_of(chosen.pop("pair", None), chosen)
 
 
 def pair_of(pair: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """What an entry of the axis `pair` sets."""
+    """The settings of an entry of the axis `pair`."""
     if pair is None:
         return {}
     found = {"target": pair} if isinstance(pair, str) else pair
@@ -123,7 +123,7 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
 
 
 def choosing(chosen: Mapping[str, Any], first: RunSpec) -> RunSpec:
-    """A cell that chooses its method from prompt to prompt; its K is the largest of its choices."""
+    """A cell that chooses its method for each prompt; its K is the largest of its choices."""
     if wrong := [name for name in ("k", "schedule") if name in chosen]:
         raise UsageError(
             f"--method {CHOOSING} chooses K as well: leave out --{wrong[0]}, and name lookaheads with "
@@ -148,12 +148,12 @@ def draftless(choice: str) -> bool:
 
 
 def is_switch(name: str) -> bool:
-    """Whether a setting is on or off."""
+    """Whether a setting is a switch."""
     return name in RunSpec.model_fields and declared(RunSpec)[name].type is bool
 
 
 def check_secrets(spec: RunSpec) -> None:
-    """UsageError where a setting holds a credential: every file of a run holds its settings."""
+    """Raise UsageError if a setting contains a credential: every file of a run contains the settings."""
     for name, value in spec.model_dump(mode="json").items():
         if isinstance(value, str) and redact(value) != value:
             raise UsageError(
@@ -164,7 +164,7 @@ def check_secrets(spec: RunSpec) -> None:
 
 
 def acceptance(given: Any) -> dict[str, Any]:
-    """Synthetic acceptance as it is written: rates, or the file of a profile, which says where it comes from."""
+    """Parse synthetic acceptance: rates, or a profile file, with its source."""
     if not isinstance(given, str) or not given.strip().endswith(".json"):
         return {"acceptance": rates(given)}
     found = read_profile(Path(given.strip()))
@@ -172,7 +172,7 @@ def acceptance(given: Any) -> dict[str, Any]:
 
 
 def rates(given: Any) -> tuple[float, ...] | None:
-    """Synthetic acceptance as it is written: one rate, or one per position joined by commas. None: the pair's own."""
+    """Parse rates: one for all positions, or one per position joined by commas. None: the pair's own acceptance."""
     if given is None:
         return None
     try:
@@ -188,7 +188,7 @@ def rates(given: Any) -> tuple[float, ...] | None:
 
 
 def one_line(error: ValidationError, besides: Collection[str]) -> str:
-    """The first thing pydantic found wrong, in the words of the command line."""
+    """The first validation error of pydantic, in the words of the command line."""
     first = error.errors()[0]
     name = "--" + "-".join(str(part) for part in first["loc"]).replace("_", "-")
     if first["type"] == "extra_forbidden":
@@ -203,9 +203,9 @@ def one_line(error: ValidationError, besides: Collection[str]) -> str:
 
 
 def refuse_unknown(specs: Sequence[RunSpec]) -> None:
-    """Raise where the only pair has an unknown method, target or data set; loads no torch, which takes seconds.
+    """Raise if the only pair has an unknown method, target or data set; loads no torch, which takes seconds.
 
-    One of several pairs ends its own cells only.
+    With several pairs, an error ends only the cells of its pair.
     """
     if len(by_pair(specs)) > 1:
         return
@@ -218,5 +218,5 @@ def refuse_unknown(specs: Sequence[RunSpec]) -> None:
 
 
 def by_pair(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
-    """The cells of one pair of checkpoints together: each pair is loaded once."""
+    """Group cells by pair of checkpoints: each pair is loaded once."""
     return grouped(specs, lambda spec: tuple(getattr(spec, name) for name in PAIR))

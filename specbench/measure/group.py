@@ -1,4 +1,4 @@
-"""The cells that share a baseline, while they are measured: what each has so far, how it ended, and who sees it."""
+"""Cells that share a baseline, during measurement: their samples so far, their status, and their observers."""
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,19 +23,19 @@ from specbench.wording import first_line, redact
 
 T = TypeVar("T")
 
-EXECUTED = ("tier_resolved", "dtype_resolved")  # of samples that may stand in one cell
+EXECUTED = ("tier_resolved", "dtype_resolved")  # must agree among all samples of a cell
 MIXED = "its samples were decoded otherwise, and numbers of both would mix"
 NOT_LOSSLESS = "greedy output differs from the baseline's beyond numerical noise: its numbers are void"
 
-Past = Mapping[RunSpec, Cell]  # the cells of a run that is continued
+Past = Mapping[RunSpec, Cell]  # the cells of a continued run
 
 
 @dataclass(frozen=True)
 class Failure:
-    """How a cell ended that has no numbers; `detail` is the traceback of an unexpected exception.
+    """The failure that ended a cell; `detail` is the traceback of an unexpected exception.
 
-    `cause` is the exception, None where there was none: an interrupt, or cells that had ended before. It keeps none of
-    the variables of the frames that it went through: they would keep tensors alive.
+    `cause` is the exception, or None for an interrupt or cells that had ended before. Its frames' variables
+    are cleared, as they would keep tensors alive.
     """
 
     status: Status
@@ -49,7 +49,7 @@ INTERRUPTED = Failure("partial", "interrupted; go on with --resume")
 
 @dataclass(frozen=True)
 class Job:
-    """A cell to be measured: its spec, its prompts, and what both resolved to."""
+    """A cell to measure: its spec, its prompts, and what both resolved to."""
 
     spec: RunSpec
     prompts: PromptSet
@@ -58,11 +58,11 @@ class Job:
 
 @dataclass
 class Group:
-    """Cells with one baseline; `live` holds the samples of those that have not ended, `ids` the prompts of all turns.
+    """Cells with one baseline; `live` has the samples of unfinished cells, `ids` the prompts of all turns.
 
-    Whatever changes here is seen by the observers first, in their order: what the first of them has stored
-    is not lost when a later one fails. A cell that runs out of memory has not ended yet: it is set `aside`,
-    with its samples, to be measured once more with its baseline `alone`. lost: the arms that failed.
+    Observers see every change in order, so data stored by the first is kept if a later one fails. A cell that
+    runs out of memory is set `aside` with its samples, to be measured again with only its baseline (`alone`).
+    lost: the failed arms.
     """
 
     jobs: Sequence[Job]
@@ -73,7 +73,7 @@ class Group:
     lost: set[str] = field(default_factory=set, init=False)
     cells: dict[RunSpec, Cell] = field(init=False)
     live: dict[RunSpec, list[Sample]] = field(init=False)
-    ids: dict[tuple[str, int], tuple[int, ...]] = field(init=False)  # by the prompt's id and the turn's number
+    ids: dict[tuple[str, int], tuple[int, ...]] = field(init=False)  # by prompt id and turn number
 
     def __post_init__(self) -> None:
         before = {job.spec: self.past.get(job.spec) for job in self.jobs}
@@ -92,7 +92,7 @@ class Group:
 
     @property
     def arms(self) -> dict[str, RunSpec]:
-        """What decodes every prompt, by name: the baseline, and one method per cell that has not ended."""
+        """The arms that decode every prompt, by name: the baseline, and one method per unfinished cell."""
         return {BASELINE: self.baseline, **{spec.key: spec for spec in self.live}}
 
     @cached_property
@@ -101,22 +101,22 @@ class Group:
         return blocks_of(self.prompts.prompts)
 
     def needing(self, arm: str) -> list[RunSpec]:
-        """The cells that end when an arm fails: its own, and all of them when it is the baseline."""
+        """The cells that end if an arm fails: its own, or all if it is the baseline."""
         return [spec for spec in self.live if arm in {BASELINE, spec.key}]
 
     def has(self, turn: Turn) -> bool:
-        """Whether every cell has the samples of a turn: a continued run does not decode them again."""
+        """Whether every cell has the samples of a turn, so that a continued run skips it."""
         return all(any(s.turn == turn.number for s in samples) for samples in self.live.values())
 
     def answers(self, turn: Turn) -> dict[str, Sequence[int]]:
-        """What the baseline decoded in a turn, by prompt."""
+        """The baseline's output in a turn, by prompt."""
         samples = next(iter(self.live.values()))
         return {s.prompt: s.baseline.tokens for s in samples if s.turn == turn.number}
 
     def narrow(self, turns: int, prompts: int) -> bool:
-        """Whether all intervals are as narrow as the spec asks, looked at only after 20, 30, 45 … prompts have ended.
+        """Whether all intervals are as narrow as requested, checked only after 20, 30, 45 … prompts have ended.
 
-        turns: how many that took; a conversation has several.
+        turns: how many turns that took; a conversation has several.
         """
         goal = self.baseline.until_ci
         if goal is None or prompts not in checkpoints(len(self.prompts.prompts)):
@@ -125,7 +125,7 @@ class Group:
         return machine.agreed(all(statistics.half_width(interval) <= goal for interval in intervals))
 
     def begin(self) -> None:
-        """Announce the cells that are to be measured."""
+        """Announce the cells to be measured."""
         most = self.prompts.turns * self.baseline.repeat
         for observer in self.observers:
             observer.begin([self.cells[spec] for spec in self.live], most)
@@ -135,9 +135,9 @@ class Group:
             observer.preparing(spec)
 
     def resolve(self, columns: Mapping[str, Any]) -> None:
-        """What the pair turned out to be when its arms were made ready, as columns of the cells that are left.
+        """Record what the pair resolved to in preparation, as columns of the remaining cells.
 
-        A cell with samples of another tier or dtype, from the run that is continued, ends with what it has.
+        A cell with samples of another tier or dtype, from the continued run, ends with those.
         """
         for spec in list(self.live):
             if self.live[spec] and (said := differing(self.cells[spec].resolved, columns)):
@@ -150,7 +150,7 @@ class Group:
         self.cells |= renewed
 
     def save(self, samples: Samples) -> None:
-        """Keep the samples of a turn."""
+        """Store the samples of a turn."""
         for observer in self.observers:
             observer.turn(samples)
         for spec, found in samples.items():
@@ -158,14 +158,14 @@ class Group:
 
     def finish(self, spec: RunSpec, lossless: Losslessness, ready: tuple[float, float], peaks: Peaks) -> None:
         """End a cell whose prompts are all decoded."""
-        peaks = peaks.higher(self.cells[spec].peaks)  # those before an interrupt count as well
+        peaks = peaks.higher(self.cells[spec].peaks)  # include those before an interrupt
         found: dict[str, Any] = {"lossless": lossless, "ready": ready, "peaks": peaks}
         cell = replace(self.cells[spec], samples=self.live[spec], status="ok", error="", **found)
         void = lossless.verdict == "MISMATCH"
         self._end(replace(cell, status="mismatch", error=NOT_LOSSLESS) if void else cell)
 
     def lose(self, arm: str, failure: Failure) -> None:
-        """An arm has failed: end the cells that need it, or set them aside."""
+        """After an arm failed, end the cells that need it, or set them aside."""
         self.lost.add(arm)
         for spec in self.needing(arm):
             if failure.status == "oom" and not self.alone:
@@ -175,12 +175,12 @@ class Group:
                 self.fail([spec], again(failure) if failure.status == "oom" else failure)
 
     def by_itself(self, spec: RunSpec) -> "Group":
-        """A group of one cell that was set aside."""
+        """A group with one cell that was set aside."""
         (job,) = (job for job in self.jobs if job.spec == spec)
         return Group([job], self.observers, {spec: self.cells[spec]}, alone=True)
 
     def fail(self, specs: Sequence[RunSpec], failure: Failure) -> None:
-        """End some cells with what they have."""
+        """End some cells with their samples so far."""
         for spec in specs:
             self._end(ended(replace(self.cells[spec], samples=self.live[spec]), failure))
 
@@ -192,17 +192,17 @@ class Group:
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """How decodes are executed otherwise than before, as far as both are known; empty where they are not."""
+    """How the execution differs from before, as far as known; empty if it is equal or unknown."""
     both = [(name, before.get(name), now.get(name)) for name in EXECUTED]
     return ", ".join(f"{name} {old}, now {new}" for name, old, new in both if old and new and old != new)
 
 
 def give_up(specs: Sequence[RunSpec], failure: Failure, observers: Sequence[Observer], past: Past) -> list[Cell]:
-    """End the cells of a pair that cannot be measured; those of a continued run that have ended stay as they are."""
+    """End the cells of an unmeasurable pair; those of a continued run that have ended are unchanged."""
     cells = []
     for spec in specs:
         cell = past.get(spec) or Cell(spec, {}, status="skipped")
-        if cell.status in UNFINISHED:  # its samples may be gone on with once the pair can be measured again
+        if cell.status in UNFINISHED:  # its samples may be continued once the pair is measurable
             cell = ended(cell, replace(failure, status="partial") if cell.samples else failure)
             for observer in observers:
                 observer.end(cell)
@@ -211,13 +211,13 @@ def give_up(specs: Sequence[RunSpec], failure: Failure, observers: Sequence[Obse
 
 
 def ended(cell: Cell, failure: Failure) -> Cell:
-    """A cell with a failure for its end; one that was interrupted before its first sample is skipped."""
+    """A cell ended by a failure; if interrupted before its first sample, its status is skipped."""
     status = "skipped" if failure.status == "partial" and not cell.samples else failure.status
     return replace(cell, status=status, error=failure.error, detail=failure.detail)
 
 
 def attempt(action: Callable[[], T]) -> T | Failure:
-    """What `action` returns, or why it could not. An interrupt passes through."""
+    """The result of `action`, or its failure. An interrupt propagates."""
     found: list[T | Failure] = []
     with caught(found.append):
         found.append(action())
@@ -226,14 +226,14 @@ def attempt(action: Callable[[], T]) -> T | Failure:
 
 @contextmanager
 def caught(lost: Callable[[Failure], None]) -> Iterator[None]:
-    """Pass on why something could not be done; an interrupt passes through."""
+    """Report exceptions as failures; an interrupt propagates."""
     try:
         yield
         return
-    except Exception as error:  # whatever it is, it ends this cell; the others go on
+    except Exception as error:  # any error ends this cell only; the others continue
         failure = failure_of(error)
         if machine.joined() > 1 and (failure.status == "oom" or failure.detail):
-            raise  # it may be that of one process alone, for which the others would wait for ever
+            raise  # it may concern one process only, and the others would wait forever
     release(failure.cause)
     if failure.status == "oom":
         give_back()  # the next cell has other shapes
@@ -241,31 +241,31 @@ def caught(lost: Callable[[Failure], None]) -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Leave to others what the allocator of the device keeps for later."""
+    """Release memory that the device's allocator caches."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
 
 def again(failure: Failure) -> Failure:
-    """The failure of a cell that was measured a second time, by itself."""
+    """The failure of a cell that was measured again alone."""
     return replace(failure, error=f"by itself as well: {failure.error}")
 
 
 def release(error: BaseException | None) -> None:
-    """Clear the variables of all frames of an exception and of those that led to it."""
+    """Clear the frame variables of an exception and its causes."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
 
 
 def failure_of(error: Exception) -> Failure:
-    """The status and the line of an exception."""
+    """The status and message of an exception."""
     if isinstance(error, NonFiniteError):
         return Failure("nan", str(error), cause=error)
     if isinstance(error, SpecbenchError):
         return Failure("oom" if isinstance(error, TooLargeError) else "error", str(error), cause=error)
     if out_of_memory(error):
         return Failure("oom", f"out of memory ({first_line(error)}): {SMALLER}", cause=error)
-    trace = redact("".join(traceback.format_exception(error)))  # of libraries, which quote URLs
+    trace = redact("".join(traceback.format_exception(error)))  # libraries quote URLs
     line = f"unexpected {type(error).__name__}: {first_line(error)} (traceback: journal.jsonl)"
     return Failure("error", line, trace, error)

@@ -1,4 +1,4 @@
-"""Whether two outputs are the same up to rounding: a method's and its baseline's, ours and transformers'; rescoring."""
+"""Check outputs up to rounding: method against baseline, ours against transformers, and rescoring."""
 
 import hashlib
 import math
@@ -22,13 +22,13 @@ from specbench.results.statistics import Tally
 from specbench.spec import RunSpec, methods_of
 
 Outputs = tuple[Sequence[int], Sequence[int], Sequence[int]]  # prompt ids, baseline tokens, method tokens
-# (prompt, tokens after it) → [tokens, V] float64 logits, each of the text before the token
+# (prompt, output) → [tokens, V] float64 logits, each before its token
 Rescore = Callable[[Sequence[int], Sequence[int]], Tensor]
-POSITIONS = 400  # from which the largest difference of logits is known well enough
+POSITIONS = 400  # enough positions to estimate the largest difference of logits
 
 
 def divergence(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """The first index at which two token sequences differ, their ends included; None if they are equal."""
+    """The first index at which two token sequences differ, including their ends; None if they are equal."""
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return i
@@ -36,11 +36,11 @@ def divergence(a: Sequence[int], b: Sequence[int]) -> int | None:
 
 
 def compare_outputs(outputs: Sequence[Outputs], scores: Scores | None, block: int) -> Losslessness:
-    """What is known of greedy decodes beside those of the baseline; scores are computed only where they differ.
+    """Compare greedy outputs with the baseline's; scores are computed only where they differ.
 
-    The gap is the largest `shortfall` at any divergence, the noise the largest difference of any
-    logit between scoring one token at a time and `block` at a time over the sequences that diverged.
-    Without `scores` a divergence cannot be explained: the verdict is `not compared`, with the counts.
+    The gap is the largest `shortfall` at any divergence, the noise the largest difference of any logit
+    between scoring one token at a time and `block` at a time over the sequences that diverged. Without
+    `scores` a divergence cannot be explained: the verdict is `not compared`, with the counts.
     """
     forks = [
         (prompt, base, other, at) for prompt, base, other in outputs if (at := divergence(base, other)) is not None
@@ -62,9 +62,10 @@ def compare_outputs(outputs: Sequence[Outputs], scores: Scores | None, block: in
 
 
 def shortfall(scores: Tensor, *tokens: int) -> float:
-    """How far the worst of the tokens lies below the best score; the top-2 gap where the tokens are the two best.
+    """How far the worst token is below the best score; the top-2 gap if the tokens are the two best.
 
-    (An output that ends where the other goes on has no token there: no rounding does that, so its gap is infinite.)
+    (If one output ends and the other continues, a token is missing; rounding cannot cause that, so the gap is
+    infinite.)
     """
     return float(scores.max() - scores[list(tokens)].min())
 
@@ -72,9 +73,9 @@ def shortfall(scores: Tensor, *tokens: int) -> float:
 def losslessness_of(
     spec: RunSpec, prompts: Mapping[tuple[str, int], Sequence[int]], samples: Sequence[Sample], scores: Scores | None
 ) -> Losslessness:
-    """The losslessness of a greedy cell. Sampled output differs by chance, that of synthetic acceptance on purpose.
+    """The losslessness of a greedy cell. Sampled output differs by chance, synthetic acceptance by design.
 
-    prompts: their tokens, by the prompt's id and the number of the turn.
+    prompts: their tokens, by prompt id and turn number.
     """
     if spec.temperature > 0 or spec.acceptance is not None:
         lossy = spec.acceptance is None and not all(read_method(m)["lossless"] for m in methods_of(spec))
@@ -87,7 +88,7 @@ def losslessness_of(
 
 @dataclass(frozen=True)
 class Text:
-    """What a backend emitted after a prompt, both as token ids."""
+    """The output of a backend after a prompt, both as token ids."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -105,13 +106,13 @@ class PlainPass:
         ids = torch.tensor([[*prompt, *tokens]], device=self.device)
         with own_attention(self.network):
             logits: Tensor = self.network(input_ids=ids, use_cache=False, logits_to_keep=len(tokens) + 1).logits
-        known = growth.vocabulary(self.network.config)  # the padded ids of a scale model are no tokens
+        known = growth.vocabulary(self.network.config)  # the padded ids of a scale model are not tokens
         return logits[0, :-1, :known].double()
 
 
 @contextmanager
 def own_attention(network: Any) -> Iterator[None]:
-    """The attention that transformers would choose itself, in the place of ours."""
+    """Use the attention that transformers would choose instead of ours."""
     before = network.config.get_text_config(decoder=True)._attn_implementation
     if before != GROUPED:
         yield
@@ -126,9 +127,9 @@ def own_attention(network: Any) -> Iterator[None]:
 def tallies(
     texts: Sequence[Text], score: Rescore, temperature: float, rival: Rescore | None = None
 ) -> Iterator[tuple[Tally, Tally | None]]:
-    """Of every text: the surprise of its tokens, and how they lean to a rival. Sampled at a temperature above 0.
+    """The surprise and the leaning to a rival of every text, for sampling at a temperature above 0.
 
-    The rival, which scores as the judge does, is what the text may lean to where a method is wrong: the draft.
+    The rival, scored like the judge, is the model that text of a faulty method may lean to: the draft.
     """
     for text in texts:
         logs = (score(text.prompt, text.tokens) / temperature).log_softmax(-1)
@@ -140,8 +141,8 @@ def tallies(
 def leaning(p: Tensor, rival: Tensor) -> Tensor:
     """[n, V] q ÷ (p + q): the chance that a token came from the rival, had both drawn equally often (Bayes).
 
-    Of all functions of a token it is the most telling one about a small share of text that q drew in
-    the place of p, among those that stay between 0 and 1. What the rival does not know, it never draws.
+    Among functions of a token between 0 and 1 it is the most sensitive to a small share of text drawn from q
+    instead of p. The rival never draws tokens it does not know.
     """
     q = rival[..., : p.shape[-1]].softmax(-1)
     q = F.pad(q, (0, p.shape[-1] - q.shape[-1]))
@@ -149,34 +150,33 @@ def leaning(p: Tensor, rival: Tensor) -> Tensor:
 
 
 def tally(p: Tensor, f: Tensor, ids: Tensor) -> Tally:
-    """Sums over tokens ids [n, 1] of f [n, V], and of its mean and
-    variance under p [n, V]; where p is 0, f may be infinite."""
+    """Sum f [n, V] over ids [n, 1], and its mean and variance under p [n, V]; f may be infinite where p is 0."""
     mean = (p * f).nan_to_num(0.0).sum(-1)
     variance = (p * f**2).nan_to_num(0.0).sum(-1) - mean**2
     return Tally(len(ids), float(f.gather(-1, ids).sum()), float(mean.sum()), float(variance.clamp_min(0).sum()))
 
 
 def worst_shortfall(text: Text, score: Rescore) -> float:
-    """How far the worst token of a greedy text lies below the best score of its place."""
+    """How far the worst token of a greedy text is below the best score at its position."""
     return float(shortfalls(text, score).max()) if text.tokens else 0.0
 
 
 def shortfalls(text: Text, score: Rescore) -> Tensor:
-    """[n] how far every token of a text lies below the best score of its place; 0 of the best."""
+    """[n] how far every token of a text is below the best score at its position; 0 for the best."""
     scores = score(text.prompt, text.tokens)
     tokens = torch.tensor(list(text.tokens), device=scores.device)
     return scores.max(-1).values - scores.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 
 def near_ties(texts: Sequence[Text], score: Rescore, limit: float) -> int:
-    """At how many places the two best scores are so close together."""
+    """The number of positions where the two best scores are within the limit."""
     gaps = (score(text.prompt, text.tokens).topk(2).values.diff().neg() for text in texts if text.tokens)
     return sum(int((gap <= limit).sum()) for gap in gaps)
 
 
 @torch.no_grad()
 def generated(network: Any, prompt: Sequence[int], new: int, eos: Sequence[int], device: torch.device) -> Text:
-    """What `generate` of transformers makes of a prompt: greedy, up to `new` tokens."""
+    """The greedy output of transformers' `generate` for a prompt, up to `new` tokens."""
     ids = torch.tensor([list(prompt)], device=device)
     with own_attention(network), plain_generation(network, eos):
         found = network.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new)
@@ -185,10 +185,10 @@ def generated(network: Any, prompt: Sequence[int], new: int, eos: Sequence[int],
 
 @contextmanager
 def plain_generation(network: Any, eos: Sequence[int]) -> Iterator[None]:
-    """Greedy search and nothing else, in the place of what the checkpoint says of generation."""
+    """Use plain greedy search instead of the checkpoint's generation settings."""
     before = network.generation_config
     ends = list(eos) or None
-    plain: Any = GenerationConfig  # it has no types
+    plain: Any = GenerationConfig  # untyped
     network.generation_config = plain(do_sample=False, eos_token_id=ends, pad_token_id=(ends or [0])[0])
     try:
         yield
@@ -198,19 +198,19 @@ def plain_generation(network: Any, eos: Sequence[int]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Floor:
-    """The largest difference of any logit between ways of computing it that differ in rounding alone."""
+    """The largest difference of any logit between computations that differ only in rounding."""
 
     noise: float
     positions: int
 
     @property
     def limit(self) -> float:
-        """How far two scores may lie apart that rounding can put in the other order: each is off by the noise."""
+        """The largest gap that rounding can reverse: each of the two scores is off by up to the noise."""
         return 2 * self.noise
 
 
 def noise_floor(scores: Scores, score: Rescore, texts: Sequence[Text], block: int) -> Floor:
-    """Along known text: token by token and `block` at a time with our cache, and all at once without one."""
+    """Compare scores along known text: token by token and `block` at a time with our cache, and all at once without."""
     noise, positions = 0.0, 0
     for text in texts:
         if positions >= POSITIONS or not text.tokens:
@@ -225,9 +225,9 @@ def noise_floor(scores: Scores, score: Rescore, texts: Sequence[Text], block: in
 
 @dataclass(frozen=True)
 class AsReference:
-    """Greedy output beside that of `generate`: how many texts are equal, and the widest gap at any first difference.
+    """Greedy output against `generate`: the number of equal texts, and the widest gap at any first difference.
 
-    gap: how far the worse of the two tokens lies below the best score there; None where all texts are equal.
+    gap: how far the worse of the two tokens is below the best score there; None if all texts are equal.
     """
 
     identical: int
@@ -236,14 +236,14 @@ class AsReference:
 
 
 def agreement(texts: Sequence[Text], references: Sequence[Text], score: Rescore) -> AsReference:
-    """Texts beside references of the same prompts, in the same order."""
+    """Compare texts with references of the same prompts, in the same order."""
     pairs = list(zip(texts, references, strict=True))
     forks = [(a, b, at) for a, b in pairs if (at := divergence(a.tokens, b.tokens)) is not None]
     return AsReference(len(pairs) - len(forks), len(pairs), max((gap(*fork, score) for fork in forks), default=None))
 
 
 def gap(text: Text, reference: Text, at: int, score: Rescore) -> float:
-    """At a first difference; infinite where one text ends and the other goes on, which no rounding does."""
+    """The gap at a first difference; infinite if one text ends and the other continues, which rounding cannot cause."""
     if at >= min(len(text.tokens), len(reference.tokens)):
         return float("inf")
     worst = (shortfalls(Text(one.prompt, one.tokens[: at + 1]), score)[-1] for one in (text, reference))
@@ -253,7 +253,8 @@ def gap(text: Text, reference: Text, at: int, score: Rescore) -> float:
 def weights_sha256(network: Any) -> str:
     """SHA-256 over the name, type, shape and bytes of every weight and buffer, in the order of their names.
 
-    Equal weights give equal digests from any file format and sharding; another dtype or quantisation gives another one.
+    Equal weights give equal digests from any file format and sharding; other dtypes or quantisation give
+    different ones.
     """
     digest = hashlib.sha256()
     for name, weight in sorted(network.state_dict().items()):

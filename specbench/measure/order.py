@@ -1,4 +1,4 @@
-"""The order in which prompts and arms are decoded, their seeds, and when a run may stop early: equal everywhere."""
+"""The order of prompts and arms, their seeds, and when a run may stop early: equal on every machine."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,15 @@ from specbench.spec import BASELINE, RunSpec
 
 T = TypeVar("T")
 REFILLS = 4  # prompts of a chunk per row
-BLOCK = 8  # prompts in a row that are one draw where a method carries something from prompt to prompt
+BLOCK = 8  # consecutive prompts that form one draw if a method carries state between prompts
 
 
 @dataclass(frozen=True)
 class Turn:
     """One chunk of prompts, decoded by all arms one after the other before the next turn begins.
 
-    number: its position in time within the group; chunk: which of the chunks it is; repeat: its earlier
-    decodes. The later turns of conversations come one by one after the turn in which they began.
+    number: its position in time within the group; chunk: the index of the chunk; repeat: its earlier decodes.
+    Later turns of conversations follow one by one after the turn in which they began.
     """
 
     number: int
@@ -32,32 +32,31 @@ class Turn:
 
     @property
     def earlier(self) -> int:
-        """How often the arms have decoded something of this chunk before."""
+        """How many times the arms have decoded from this chunk before."""
         return self.repeat + self.prompts[0].turn - 1
 
 
 def turns_of(spec: RunSpec, prompts: Sequence[Prompt]) -> list[Turn]:
-    """The first turns of a group in their order: every chunk once, then every chunk again for each repetition."""
+    """The first turns of a group in order: every chunk once, then every chunk again for each repetition."""
     parts = chunks(prompts, spec.batch, None if spec.arrivals is None else REQUESTS)
     every = product(range(spec.repeat), enumerate(parts))
     return [Turn(number, repeat, *chunk) for number, (repeat, chunk) in enumerate(every)]
 
 
 def seed_of(spec: RunSpec, prompt: str, repeat: int, arm: str) -> int:
-    """The seed of one decode: different for every seed, prompt, repetition and arm, and the same on every machine."""
+    """The seed of one decode: distinct for every seed, prompt, repetition and arm, and the same on every machine."""
     return seed_from(spec.seed, prompt, repeat, arm)
 
 
 def side(arm: str) -> str:
-    """The name by which seeds know an arm: all methods and lookaheads draw the same uniforms, the baseline others."""
+    """The arm's name for seeding: all methods and lookaheads draw the same uniforms, the baseline others."""
     return arm if arm == BASELINE else "method"
 
 
 def order_of(arms: Sequence[str], seed: int, earlier: int, chunk: int) -> list[str]:
-    """A random order of the arms; the next chunk (and each decode
-    after `earlier` ones) has it reversed: no arm is always early.
+    """A random order of the arms, reversed for every next chunk and repeated decode, so that no arm is always early.
 
-    The same in every process: a run that is continued goes on as it would have.
+    Equal in every process, so that a continued run keeps its order.
     """
     order = sorted(arms)
     random.Random(f"{seed} {chunk // 2}").shuffle(order)
@@ -65,12 +64,12 @@ def order_of(arms: Sequence[str], seed: int, earlier: int, chunk: int) -> list[s
 
 
 def chunks(prompts: Sequence[T], rows: int, least: int | None = None) -> list[Sequence[T]]:
-    """The prompts of every turn: one by one, or where `rows` are decoded together four for each row at most.
+    """The prompts of every turn: one by one, or if `rows` are decoded together, at most four per row.
 
-    Prompts of a chunk share their time, so an interval is over chunks: there are five of them where each can still have
-    `least` prompts (which is as many as fill the rows, unless it is given), and fewer only where there are fewer
-    prompts. All are about equally long, and where rows are filled, as often as they can be: a row that waits for the
-    end of the others costs what it would if it worked.
+    Prompts of a chunk share their time, so intervals are over chunks. There are at least five chunks if each
+    can have `least` prompts (by default, enough to fill the rows), and fewer only with fewer prompts. Chunks
+    have about equal length, and where possible fill the rows: an idle row waiting for the others costs as
+    much as a working one.
     """
     if rows == 1:
         return [prompts[i : i + 1] for i in range(len(prompts))]
@@ -82,16 +81,16 @@ def chunks(prompts: Sequence[T], rows: int, least: int | None = None) -> list[Se
 
 
 def blocks_of(prompts: Sequence[Prompt]) -> dict[str, str]:
-    """The block of every prompt, by its name: stretches of `BLOCK` prompts or fewer, and at least five where possible.
+    """The block of every prompt, by its name: runs of at most `BLOCK` prompts, and at least five if possible.
 
-    Where one prompt changes how the next one is drafted for, those near to each other are no independent draws.
+    If one prompt changes the drafts for the next, neighbouring prompts are not independent draws.
     """
     count = max(-(-len(prompts) // BLOCK), min(statistics.FEWEST, len(prompts)))
     return {prompt.id: f"block {place * count // len(prompts)}" for place, prompt in enumerate(prompts)}
 
 
 def checkpoints(turns: int) -> Iterator[int]:
-    """Where `until_ci` may look: after 20, 30, 45, 67 … turns. Looking after every prompt would stop on lucky ones."""
+    """When `until_ci` may check: after 20, 30, 45, 67 … turns. Checking after every prompt would stop on lucky ones."""
     look = statistics.ENOUGH
     while look < turns:
         yield look

@@ -1,4 +1,4 @@
-"""A pair that is ready to be measured: checked, its prompts read, its weights loaded, its names resolved."""
+"""A pair ready for measurement: checked, prompts read, weights loaded, names resolved."""
 
 import gc
 import json
@@ -28,13 +28,13 @@ from specbench.theory.optimum import Costs
 
 COSTS = "schedule_costs"
 
-Note = Callable[[str], None]  # called with what a user should know about a pair
+Note = Callable[[str], None]  # called with notes for the user about a pair
 Measured = tuple[list[Cell] | Failure, KeyboardInterrupt | None]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The cells of one pair that has been checked, and their prompts: bad data is found before any weight is read."""
+    """The checked cells of one pair, and their prompts: bad data is found before weights are loaded."""
 
     specs: Sequence[RunSpec]
     backend: Backend
@@ -43,35 +43,35 @@ class Prepared:
 
     @property
     def fit(self) -> Fit | None:
-        """The memory that measuring takes beside what there is."""
+        """Required and free memory."""
         return self.fitting.fit
 
     @property
     def measured(self) -> list[RunSpec]:
-        """The cells that memory is enough for."""
+        """The cells that fit into memory."""
         return [spec for spec in self.specs if spec not in self.fitting.left_out]
 
     def left(self, past: Past) -> int:
-        """How many prompts are decoded at most, every turn and repetition counted, in groups that have not ended."""
+        """The maximum number of prompts to decode, with every turn and repetition, in unfinished groups."""
         unfinished = [s for s in self.measured if s not in past or past[s].status in UNFINISHED]
         return sum(self.prompts[s].turns * s.repeat for s in {s.baseline: s for s in unfinished}.values())
 
     def jobs(self, observers: Sequence[Observer], past: Past) -> list[Job] | Failure:
-        """Load the pair; a Failure where it cannot be loaded."""
+        """Load the pair; a Failure if it cannot be loaded."""
         return attempt(lambda: self.load(past, partial(shown, observers)))
 
     def end_left_out(self, observers: Sequence[Observer], past: Past) -> list[Cell]:
-        """End the cells that memory is not enough for."""
+        """End the cells that do not fit into memory."""
         return [self.leave_out(spec, observers, past) for spec in self.fitting.left_out]
 
     def leave_out(self, spec: RunSpec, observers: Sequence[Observer], past: Past) -> Cell:
-        """End a cell that memory is not enough for."""
+        """End a cell that does not fit into memory."""
         cell = past.get(spec) or Cell(spec, self.resolved(spec, None), status="skipped")
         (ended,) = give_up([spec], self.fitting.left_out[spec], observers, {spec: cell})
         return ended
 
     def load(self, past: Past, watch: Loading = unseen) -> list[Job]:
-        """Read the weights, and measure what `--k auto` must know beforehand, unless a continued run has it already."""
+        """Load the weights, and measure costs for `--k auto` unless a continued run has them."""
         self.backend.load(max(self.prompts[spec].longest for spec in self.measured), watch)
         costs = self.costs(past)
         return [
@@ -80,10 +80,10 @@ class Prepared:
         ]
 
     def experts(self, spec: RunSpec) -> dict[str, Any]:
-        """The experts that passes of the target touch, as columns, counted over a few tokens before anything is timed.
+        """Columns on the experts touched by target passes, counted over a few tokens before anything is timed.
 
-        They are empty of a target without experts, of a method that fails here,
-        whose cell will say why, and of one that is chosen anew for every prompt.
+        Empty for a target without experts, for a method that fails here (its cell will report why), and for
+        one that is chosen for every prompt.
         """
         networks, first = self.backend.networks, self.prompts[spec].prompts[: spec.batch]
         if networks is None or spec.method == CHOOSING:
@@ -93,7 +93,7 @@ class Prepared:
         return dict.fromkeys(COLUMNS) if found is None or isinstance(found, Failure) else found
 
     def costs(self, past: Past) -> Costs | None:
-        """The costs that `--k auto` computes with; None where no cell has that schedule."""
+        """The costs used by `--k auto`; None if no cell has that schedule."""
         adaptive = [spec for spec in self.measured if spec.schedule == AUTO]
         if not adaptive:
             return None
@@ -105,14 +105,14 @@ class Prepared:
         return networks.costs
 
     def unload(self) -> None:
-        """Make room for the next pair."""
+        """Free memory for the next pair."""
         self.backend.unload()
         gc.collect()
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
 
     def resolved(self, spec: RunSpec, costs: Costs | None) -> dict[str, Any]:
-        """What the names of a spec stood for, as columns of its row."""
+        """What the names of a spec resolved to, as columns of its row."""
         own = json.dumps(asdict(costs)) if costs and spec.schedule == AUTO else None
         drafted_by = ", ".join(sorted({name for method in methods_of(spec) for name in drafts_with(method)}))
         pair = resolved_pair(self.backend)
@@ -124,14 +124,14 @@ class Prepared:
 
 
 def shown(observers: Sequence[Observer], what: str, done: int, total: int) -> None:
-    """Tell observers what is being fetched or read."""
+    """Report the progress of fetching or loading to observers."""
     for observer in observers:
         observer.loading(what, done, total)
 
 
 @dataclass(frozen=True)
 class Unusable:
-    """The cells of a pair that cannot be measured, and why."""
+    """The cells of a pair that cannot be measured, and the reason."""
 
     specs: Sequence[RunSpec]
     failure: Failure
@@ -144,14 +144,16 @@ Pair = Prepared | Unusable
 
 
 def read_costs(text: str) -> Costs:
-    """The costs in the record of a run."""
+    """Parse the costs in the record of a run."""
     found = json.loads(text)
     return Costs(**{**found, "verify": tuple(found["verify"])})
 
 
 def cost_per(spec: RunSpec, pair: Mapping[str, Any]) -> str:
-    """What the cost of drafting goes with: the round where one pass of a head, or a search, drafts all tokens
-    of it, else the token, as in a nest, whose drafts take as many rounds as they need. Nothing of the baseline."""
+    """The unit of draft cost: the round if one head pass or a search drafts all its tokens, else the token.
+
+    Nests cost per token, as their drafts take varying numbers of rounds. Empty for the baseline.
+    """
     if spec.method in (BASELINE, CHOOSING):
         return ""
     if nests(spec.method):
@@ -160,6 +162,6 @@ def cost_per(spec: RunSpec, pair: Mapping[str, Any]) -> str:
 
 
 def resolved_pair(backend: Backend) -> dict[str, Any]:
-    """What the names of a loaded pair stood for and where it is measured, as columns."""
+    """Columns on what the names of a loaded pair resolved to, and its device."""
     machine = environment(backend.device)
     return {"engine": backend.name, **backend.describe(), **{name: machine.get(name) for name in MEASURED_ON}}

@@ -1,6 +1,6 @@
-"""The plan of a job: from cells to pairs that are checked, with every refusal and without a weight read.
+"""The plan of a job: from cells to checked pairs, with every refusal and without loading weights.
 
-What the names stand for, whether files and data are here, what the engine cannot do, and whether memory is enough.
+It resolves names and checks that files and data are available, the engine supports the cells, and memory suffices.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,44 +29,44 @@ from specbench.wording import grouped
 
 
 def check(specs: Sequence[RunSpec]) -> list[Pair]:
-    """The pairs of some cells, as far as they can be checked without weights. Raises the error of the only one."""
+    """Check the pairs of some cells, as far as possible without weights. Raises the error of a sole pair."""
     pairs = [prepared(group) for group in grid.by_pair(specs)]
     refuse_unusable(pairs)
     return pairs
 
 
 def check_names(specs: Sequence[RunSpec]) -> None:
-    """Raise the error of the only pair where its models are unknown by name, or a method file is wrong."""
+    """Raise the error of a sole pair if its models are unknown by name, or a method file is invalid."""
     pairs = grid.by_pair(specs)
     if len(pairs) == 1 and specs[0].backend in (None, "transformers"):
         checkpoints_of(pairs[0])
 
 
 def refuse_unusable(pairs: Sequence[Pair]) -> None:
-    """Raise the error of the only pair of a job; one of several ends its own cells only."""
+    """Raise the error of a sole pair; with several, an error ends only the cells of its pair."""
     for pair in pairs:
         if isinstance(pair, Unusable) and len(pairs) == 1 and pair.failure.cause is not None:
             raise pair.failure.cause
 
 
 def usable(pairs: Sequence[object]) -> list[Prepared]:
-    """The pairs that can be loaded, as far as that is known yet."""
+    """The pairs that can be loaded, as far as is known yet."""
     return [pair for pair in pairs if isinstance(pair, Prepared)]
 
 
 def device_of(pairs: Sequence[object]) -> torch.device:
-    """Where the first usable pair is measured."""
+    """The device of the first usable pair."""
     return next((pair.backend.device for pair in usable(pairs)), torch.device("cpu"))
 
 
 def prepared(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Pair:
-    """The cells of one pair, checked as far as that is possible without weights; `limits`: see `prompts_of`."""
+    """The cells of one pair, checked as far as possible without weights; `limits`: see `prompts_of`."""
     found = attempt(lambda: checked(specs, limits))
     return Unusable(specs, found) if isinstance(found, Failure) else found
 
 
 def checked(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Prepared:
-    """`prepared`, with an exception where the pair is unusable."""
+    """Like `prepared`, but raises if the pair is unusable."""
     decoded = expanded(specs)
     backend = complete_backend(decoded)
     if any(spec.schedule == AUTO for spec in specs):
@@ -81,14 +81,14 @@ def checked(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Prep
     groups = grouped(specs, lambda spec: spec.baseline)
     held = [Held(expanded(one), prompts[one[0]].longest) for one in groups]
     backend, fitting = roomiest(backend, held)
-    fitting = machine.agreed(fitting)  # free memory is not the same everywhere
+    fitting = machine.agreed(fitting)  # free memory differs between machines
     return Prepared(specs, backend, prompts, fitting)
 
 
 def complete_backend(specs: Sequence[RunSpec]) -> Backend:
-    """The backend of a pair whose checkpoints and data sets are here or can be fetched; else a MissingError.
+    """The backend of a pair whose checkpoints and data sets are local or can be fetched; else MissingError.
 
-    Where a data set is all that is missing, whoever reads it says so.
+    If only a data set is missing, its reader reports that.
     """
     try:
         backend = backend_for(specs)
@@ -100,7 +100,7 @@ def complete_backend(specs: Sequence[RunSpec]) -> Backend:
 
 
 def lacking_data(specs: Iterable[RunSpec]) -> list[Missing]:
-    """The data sets that can neither be found on this machine nor be fetched."""
+    """The data sets that are neither on this machine nor available for download."""
     found = []
     for dataset in dict.fromkeys(spec.dataset for spec in specs):
         if (repository := sources.repository(dataset)) is None:
@@ -116,16 +116,16 @@ def lacking_data(specs: Iterable[RunSpec]) -> list[Missing]:
 
 
 def unavailable(dataset: str, repository: hub.Repository, file: str, error: hub.UnavailableError) -> Missing:
-    """A data set that cannot be had."""
+    """A data set that is not available."""
     refusal = str(error).removeprefix(f"{repository.subject} ") if hub.refused(error.__cause__) else ""
     return Missing("data set", dataset, str(error), repository.command(file), refusal)
 
 
 def prompts_of(group: Sequence[RunSpec], backend: Backend, limits: Sequence[int | None] = ()) -> PromptSet:
-    """The prompts of cells with a common baseline: they leave room for the new tokens and the longest draft of any.
+    """Prompts of cells with a common baseline: they leave room for the new tokens and the longest draft of any.
 
-    limits: those of the time before a run was given more prompts; these keep their places, and the new ones follow.
-    Where `until_ci` decides how many are decoded, they come in an order of the seed, so that any first part is fair.
+    limits: earlier limits of an extended run; earlier prompts keep their positions, and the new ones follow.
+    If `until_ci` sets how many are decoded, the order is random by seed, so that any prefix is a fair sample.
     """
     spec = group[0]
     room = spec.max_new_tokens + max(one.k for one in group) + 1
@@ -138,7 +138,7 @@ def prompts_of(group: Sequence[RunSpec], backend: Backend, limits: Sequence[int 
 
 
 def read_prompts(spec: RunSpec, backend: Backend, room: int) -> PromptSet:
-    """The prompts of a cell that leave room for so many tokens in the context of its models."""
+    """The prompts of a cell that leave this many tokens of room in the context of its models."""
     longest = backend.context - room
     if longest < 1:
         raise UsageError(
@@ -159,11 +159,11 @@ def read_prompts(spec: RunSpec, backend: Backend, room: int) -> PromptSet:
 
 
 def text_ids(text: str, spec: RunSpec, backend: Backend) -> list[int]:
-    """The tokens of one text, which is plain unless the spec names a chat template for all."""
+    """The tokens of one text, plain unless the spec gives a chat template for all."""
     chat = chat_settings(spec, backend)
     return written_in(applied_to("this command", chat, False), chat, backend.encode)([text])
 
 
 def chat_settings(spec: RunSpec, backend: Backend) -> ChatSettings:
-    """What a spec says of chats, for the tokenizer of its target."""
+    """The chat settings of a spec, for the tokenizer of its target."""
     return ChatSettings(backend.chat, spec.chat_template, spec.system, spec.thinking, spec.max_new_tokens)

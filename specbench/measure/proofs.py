@@ -1,7 +1,7 @@
-"""The checks of a pair: of itself, and of every method that decodes with it. Data in, checks out.
+"""The checks of a pair itself and of every method that decodes with it. Data in, checks out.
 
-Two parties: what emits text (any backend: only `prepare` is asked of it), and
-a judge that scores it again, the networks of the same target in this process.
+Two parties: a backend that emits text (only its `prepare` is used), and a judge that rescores it, the
+networks of the same target in this process.
 """
 
 import math
@@ -57,23 +57,23 @@ from specbench.results.documents import (
 from specbench.results.statistics import Tally, all_together
 from specbench.spec import BASELINE, RunSpec
 
-MOST = 100  # times that all prompts are decoded again for enough tokens: of some pair every text ends at once
+MOST = 100  # repetitions of all prompts to get enough tokens: some pairs end every text at once
 
-Tallies = dict[str, Tally]  # by the name of the check
-SEEN = 1e-3  # the error of a broken method is far above that of rounding
+Tallies = dict[str, Tally]  # by check name
+SEEN = 1e-3  # a broken method has a far larger error than rounding
 
-Watch = Callable[[str], None]  # called with what begins
-# Chains that are rolled back, and a tree of one level: larger ones, whose nodes are gathered, have too many outcomes.
+Watch = Callable[[str], None]  # called with the name of each starting step
+# Chains with rollback, and a one-level tree: larger trees, whose nodes are gathered, have too many outcomes.
 METHODS = ("chain", "block", "tree-distinct")
 VOCAB, K, NEW, EOS = 3, 1, 3, (2,)
 PROMPT = (0, 1)
-Sequences = dict[tuple[int, ...], float]  # the probability of every one
-FLOAT32 = 1e-6  # what float32 rows that are equal may lack to 1 when they are summed
+Sequences = dict[tuple[int, ...], float]  # the probability of each
+FLOAT32 = 1e-6  # tolerance for the sum of a float32 row, against 1
 
 
 @dataclass(frozen=True)
 class Judge:
-    """What judges text: the networks in this process, what transformers makes of the prompts, the noise of scores."""
+    """The judge of texts: the networks in this process, transformers' outputs for the prompts, the noise of scores."""
 
     networks: Networks
     score: Rescore
@@ -82,14 +82,14 @@ class Judge:
     known: dict[Text, float] = field(default_factory=dict)  # most methods emit equal greedy texts
 
     def shortfall(self, text: Text) -> float:
-        """How far the worst token of a text lies below the best score of its place."""
+        """How far the worst token of a text is below the best score at its position."""
         if text not in self.known:
             self.known[text] = worst_shortfall(text, self.score)
         return self.known[text]
 
 
 def judge_of(networks: Networks, scores: Scores, greedy: RunSpec, prompts: Sequence[Prompt]) -> Judge:
-    """Decode the prompts greedily with transformers alone, and measure the noise along what comes out."""
+    """Decode the prompts greedily with transformers alone, and measure the noise along the output."""
     network, device, eos = networks.network("target"), networks.device, networks.eos(greedy)
     score = PlainPass(network, device)
     with networks.gradless():
@@ -105,7 +105,7 @@ def control_checks(judge: Judge, greedy: RunSpec, sampled: RunSpec, prompts: Seq
 
 
 def accepted_check(judge: Judge, greedy: RunSpec, prompts: Sequence[Prompt]) -> Check:
-    """Greedy, a draft of the target itself is rejected nowhere but where rounding decides which token is the best."""
+    """Greedy self-drafting: rejections occur only where rounding decides the best token."""
     control = self_speculation(judge.networks, greedy, prompts)
     ties = near_ties(control.texts, judge.score, judge.floor.limit)
     outcome: Outcome = "ok" if not control.rejected else "numeric" if control.rejected <= ties else "FAILED"
@@ -114,7 +114,7 @@ def accepted_check(judge: Judge, greedy: RunSpec, prompts: Sequence[Prompt]) -> 
 
 
 def alpha_check(judge: Judge, sampled: RunSpec, prompts: Sequence[Prompt]) -> Check:
-    """Sampled, its α is 1, less what the noise of logits can take."""
+    """Sampled self-drafting: α is 1, less what the noise of logits can take."""
     control = self_speculation(judge.networks, sampled, prompts)
     missing, limit = 1 - control.alpha, most_missing(judge.floor.noise, sampled.temperature)
     detail = f"missing to 1, over {control.tested} drafts"
@@ -122,7 +122,7 @@ def alpha_check(judge: Judge, sampled: RunSpec, prompts: Sequence[Prompt]) -> Ch
 
 
 def greedy_checks(judge: Judge, greedy: RunSpec, decode: Decode, prompts: Sequence[Prompt]) -> list[Check]:
-    """The greedy output of a method beside that of `generate`, and every token of it scored again."""
+    """Compare a method's greedy output with `generate`, and rescore every token."""
     texts, limit = texts_of(decode, greedy, prompts, "greedy"), judge.floor.limit
     same = agreement(texts, judge.references, judge.score)
     outcome: Outcome = "ok" if same.gap is None else "numeric" if same.gap <= limit else "FAILED"
@@ -135,13 +135,15 @@ def greedy_checks(judge: Judge, greedy: RunSpec, decode: Decode, prompts: Sequen
 
 
 def excused(check: Check) -> Check:
-    """What a lossy method does is what it says: nothing is demanded of it."""
+    """Mark a lossy method's check as not required to pass."""
     return check if read_method(check.method)["lossless"] else replace(check, outcome="lossy")
 
 
 def sampled_tallies(judge: Judge, spec: RunSpec, decode: Decode, prompts: Sequence[Prompt], least: int) -> Tallies:
-    """At least so many sampled tokens of a method, fewer where every text ends at
-    once: their surprise, and how they lean to its draft where that is a network."""
+    """Tallies of at least `least` sampled tokens, fewer if every text ends at once.
+
+    They hold the surprise of the tokens, and their leaning to the draft if that is a network.
+    """
     texts, rival = texts_of(decode, spec, prompts, "sampled", least), rival_of(judge.networks, spec.method)
     with judge.networks.gradless():
         found = list(tallies(texts, judge.score, spec.temperature, rival))
@@ -150,13 +152,13 @@ def sampled_tallies(judge: Judge, spec: RunSpec, decode: Decode, prompts: Sequen
 
 
 def rival_of(networks: Networks, method: str) -> PlainPass | None:
-    """The network that drafts in a method, by itself; None where none does that reads the target's tokens alone."""
+    """The draft network of a method, used alone; None without one that reads only the target's tokens."""
     drafts = sorted((needs(method) - {"target"}) & {*networks.plain})
     return PlainPass(networks.network(drafts[0]), networks.device) if drafts else None
 
 
 def texts_of(decode: Decode, spec: RunSpec, prompts: Sequence[Prompt], kind: str, least: int = 0) -> list[Text]:
-    """Every prompt decoded once; with `least`, again and again with other seeds until there are so many tokens."""
+    """Decode every prompt once; with `least`, repeatedly with other seeds until there are enough tokens."""
     found, tokens = list[Text](), 0
     size = 1 if spec.batch == 1 else max(spec.batch, -(-least // spec.max_new_tokens))
     for turn in turns(prompts, size, MOST if least else 1):
@@ -170,14 +172,14 @@ def texts_of(decode: Decode, spec: RunSpec, prompts: Sequence[Prompt], kind: str
 
 
 def turns(prompts: Sequence[Prompt], size: int, repeats: int) -> Iterator[tuple[tuple[int, Prompt], ...]]:
-    """Prompts with the number of their repetition, so many at once that the rows of a batch stay filled."""
+    """Prompts with their repetition number, grouped so that the rows of a batch stay filled."""
     every = ((repeat, prompt) for repeat in range(repeats) for prompt in prompts)
     while turn := tuple(islice(every, size)):
         yield turn
 
 
 def proof_checks(methods: Sequence[str], watch: Watch) -> list[Check]:
-    """All proofs; UsageError where a method file is wrong."""
+    """All proofs. UsageError if a method file is invalid."""
     watch("a method that is broken on purpose")
     error = control_error()
     found = [Check(CONTROL, "ok" if error > SEEN else "FAILED", found=error, limit=SEEN, detail="must be seen: above")]
@@ -192,7 +194,7 @@ def proof_checks(methods: Sequence[str], watch: Watch) -> list[Check]:
 
 
 def method_check(name: str) -> Check:
-    """The joint distribution of what a method emits, held against its target's."""
+    """Compare the joint distribution of a method's output with the target's."""
     proof, lossless = prove(name), said_lossless(name)
     if not proof.sizes:
         return Check(PROOF, "not checked", name, detail="a round of it has too many outcomes to enumerate")
@@ -201,7 +203,7 @@ def method_check(name: str) -> Check:
 
 
 def decided(error: float, lossless: bool) -> Outcome:
-    """A lossy method is not exact, and says so: nothing is demanded of it."""
+    """The outcome of a check; a lossy method is not required to be exact."""
     return ("ok" if error <= EXACT else "FAILED") if lossless else "lossy"
 
 
@@ -213,8 +215,10 @@ def cached_check(name: str) -> Check:
 
 @cache
 def network(seed: int) -> Any:
-    """A random network whose distributions are far from uniform. Its norms compute
-    in float64, unlike RMS norms of transformers, which would hide errors below 1e-7."""
+    """A random network whose distributions are far from uniform.
+
+    Its norms compute in float64, unlike transformers' RMS norms, which would hide errors below 1e-7.
+    """
     rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     config = GPTNeoXConfig(
         vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
@@ -229,13 +233,13 @@ def network(seed: int) -> Any:
 
 
 def network_error(name: str) -> float:
-    """The worst error of the probability of any sequence that the method can emit after the prompt."""
+    """The worst error in probability of any sequence that the method can emit after the prompt."""
     models = {"target": Causal(network(0), Sampling(), VOCAB), "draft": Causal(network(1), Sampling(), VOCAB)}
     return difference(emitted(build(name, models, K)), expected(network(0)))
 
 
 def emitted(method: Speculate) -> Sequences:
-    """The distribution of what `decode` emits, run anew for every combination of outcomes of its draws."""
+    """The output distribution of `decode`, enumerated over every combination of outcomes of its draws."""
 
     def run(source: Source) -> tuple[int, ...]:
         (trace,) = decode(method, [PROMPT], new=NEW, eos=EOS, rng=source, device=CPU)
@@ -267,7 +271,7 @@ def difference(found: Sequences, right: Sequences) -> float:
 
 @dataclass(frozen=True)
 class Control:
-    """How many drafts were tested and rejected, the mean chance α that one is accepted, and what was emitted."""
+    """Tested and rejected drafts, their mean acceptance probability α, and the emitted tokens."""
 
     tested: int
     rejected: int
@@ -276,7 +280,7 @@ class Control:
 
 
 def self_speculation(networks: Networks, spec: RunSpec, prompts: Sequence[Prompt]) -> Control:
-    """Chains of K tokens drafted by the target for itself, at the temperature of the spec."""
+    """Chains of K tokens that the target drafts for itself, at the temperature of the spec."""
     traces = [control_trace(networks, spec, prompt) for prompt in prompts]
     found = metrics.acceptance([counts for trace in traces for counts in trace.rounds])
     texts = tuple(Text(prompt.ids, trace.tokens) for prompt, trace in zip(prompts, traces, strict=True))
@@ -295,6 +299,5 @@ def control_trace(networks: Networks, spec: RunSpec, prompt: Prompt) -> metrics.
 
 
 def most_missing(noise: float, temperature: float) -> float:
-    """How much of α the noise ε of logits can take, doubled: logits that
-    differ by at most 2ε have a total variation distance of at most tanh ε."""
+    """How much of α logit noise ε can take, doubled: logits within 2ε differ by a TV distance of at most tanh ε."""
     return math.tanh(noise / temperature) + FLOAT32

@@ -34,7 +34,7 @@ APART = "the engines are measured one after the other: memory is not enough for 
 
 
 class Unit(Protocol):
-    """Cells that are measured at once: here, in another process, or on a cluster."""
+    """Cells that are measured together: here, in another process, or on a cluster."""
 
     @property
     def specs(self) -> Sequence[RunSpec]: ...
@@ -45,9 +45,9 @@ class Unit(Protocol):
 def measure_units(
     units: Sequence[Unit], observers: Sequence[Observer], past: Past, note: Note
 ) -> tuple[list[Cell], KeyboardInterrupt | None]:
-    """The cells of all units; after an interrupt, those of the units that are left are given up.
+    """The cells of all units; after an interrupt, the cells of remaining units are given up.
 
-    Raises an interrupt that comes before there is anything to be kept, and what makes the only unit unusable.
+    Raises an interrupt that comes before there are results, and the error that makes a sole unit unusable.
     """
     cells: list[Cell] = []
     stop: KeyboardInterrupt | None = None
@@ -70,7 +70,7 @@ def measure_units(
 
 @dataclass(frozen=True)
 class Local:
-    """Pairs that differ in their engine alone, loaded at once in this process."""
+    """Pairs that differ only in their engine, loaded together in this process."""
 
     pairs: Sequence[Prepared]
 
@@ -79,7 +79,7 @@ class Local:
         return [spec for pair in self.pairs for spec in pair.specs]
 
     def measure(self, observers: Sequence[Observer], past: Past, note: Note) -> Measured:
-        """Load all, and measure the cells of those that could be loaded; the others end with what kept them from it."""
+        """Load all pairs and measure their cells; cells of pairs that fail to load end with the reason."""
         try:
             found = [(pair, opened(pair, observers, past, note)) for pair in self.pairs]
             cells: list[Cell] = []
@@ -106,7 +106,7 @@ class Local:
 
 
 def opened(pair: Prepared, observers: Sequence[Observer], past: Past, note: Note) -> "Bench | Failure":
-    """Load a pair and say how it is executed; a Failure where it cannot be loaded."""
+    """Load a pair and report how it is executed; a Failure if it cannot be loaded."""
     jobs = pair.jobs(observers, past)
     if isinstance(jobs, Failure):
         return jobs
@@ -117,7 +117,7 @@ def opened(pair: Prepared, observers: Sequence[Observer], past: Past, note: Note
 
 
 def local_units(pairs: Sequence[Pair], note: Note) -> list[Unit]:
-    """The pairs, those together that differ in their engine alone and fit into memory at once."""
+    """The pairs as units; those that differ only in their engine are together if they fit into memory."""
     found: list[Unit] = []
     for some in grouped(pairs, lambda pair: pair.specs[0].baseline.on_any_engine):
         ready = [pair for pair in some if isinstance(pair, Prepared)]
@@ -134,7 +134,7 @@ def local_units(pairs: Sequence[Pair], note: Note) -> list[Unit]:
 
 
 def fit(pairs: Sequence[Prepared]) -> bool:
-    """Whether memory is enough for all at once, as far as anybody knows; a device of its own is counted by itself."""
+    """Whether memory is enough for all at once, as far as is known; each device is counted separately."""
     for some in grouped(pairs, lambda pair: str(pair.backend.device)):
         known = [pair.fit for pair in some if pair.fit is not None]
         free = [one.free for one in known if one.free is not None]
@@ -145,7 +145,7 @@ def fit(pairs: Sequence[Prepared]) -> bool:
 
 @dataclass(frozen=True)
 class Bench:
-    """What one engine has to measure, and the sensors that are read around every decode of its that counts."""
+    """The jobs of one engine, and the sensors read around every counted decode."""
 
     jobs: Sequence[Job]
     backend: Backend
@@ -168,18 +168,18 @@ def measure(
     past: Past = MappingProxyType({}),
     sensors: Sensors = NO_SENSORS,
 ) -> tuple[list[Cell], KeyboardInterrupt | None]:
-    """Measure every job on one engine, see `measure_beside`."""
+    """Measure all jobs on one engine; see `measure_beside`."""
     return measure_beside([Bench(jobs, backend, sensors)], observers, past)
 
 
 def measure_beside(
     benches: Sequence[Bench], observers: Sequence[Observer], past: Past = MappingProxyType({})
 ) -> tuple[list[Cell], KeyboardInterrupt | None]:
-    """Measure every job, those with a common baseline together, and where they differ in their
-    engine alone turn by turn beside each other. What fails ends its own cell and nothing else.
+    """Measure all jobs, interleaving cells with a common baseline, and engines if only they differ.
 
-    `past` holds the cells of a run that is continued: finished ones are kept, the turns of others are not repeated.
-    Returns the cells, and the interrupt if there was one; what an interrupt kept from beginning is `skipped`.
+    A failure ends only its own cell. `past` holds the cells of a continued run: finished ones are kept, the
+    turns of others are not repeated. Returns the cells, and the interrupt if there was one; cells that it
+    kept from starting are `skipped`.
     """
     cells: list[Cell] = []
     stop: KeyboardInterrupt | None = None
@@ -195,7 +195,7 @@ def measure_beside(
             for lane in lanes:
                 for other in lanes if lane.group.aside else ():
                     if other is not lane:
-                        other.backend.keep([])  # what it holds ready takes memory that this one has too little of
+                        other.backend.keep([])  # its prepared state takes memory that this one needs
                 stop = measure_again(lane, stop)
                 ours = [(b, job) for others in heats[number + 1 :] for b, job in others if b.backend is lane.backend]
                 later = [job.spec for _, job in ours]
@@ -207,7 +207,7 @@ def measure_beside(
 
 
 def measure_groups(lanes: Sequence[Lane], estimate: bool = False) -> KeyboardInterrupt | None:
-    """Measure what is left of some groups, turn by turn; an interrupt is returned, with what was measured kept.
+    """Measure the rest of some groups, turn by turn; an interrupt is returned, and the results are kept.
 
     estimate: report a first estimate before anything is compiled.
     """
@@ -236,15 +236,14 @@ def measure_groups(lanes: Sequence[Lane], estimate: bool = False) -> KeyboardInt
         return stop
     finally:
         for lane in left:
-            lane.arms.decodes.clear()  # their caches would stay on the device while the next group allocates its own
+            lane.arms.decodes.clear()  # else their caches stay on the device while the next group allocates its own
     return None
 
 
 def measure_again(lane: Lane, stop: KeyboardInterrupt | None) -> KeyboardInterrupt | None:
-    """Measure the cells that ran out of memory beside others once more, each with nothing but its baseline.
+    """Measure cells that ran out of memory again, each with only its baseline.
 
-    Where memory is not enough for the baseline, it is not for those that are
-    left either; nor is there any more to be measured after an interrupt, `stop`.
+    Stop if memory is insufficient for the baseline, as it is for the remaining cells, or after an interrupt, `stop`.
     """
     hopeless: Failure | None = None
     for spec, failure in lane.group.aside.items():
@@ -261,7 +260,7 @@ def measure_again(lane: Lane, stop: KeyboardInterrupt | None) -> KeyboardInterru
 
 
 def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Samples]:
-    """What every turn gives, one after the other: the caller saves it before the next one begins."""
+    """The samples of each turn; the caller saves them before the next turn begins."""
     done = 0
     for first in turns_of(group.baseline, group.prompts.prompts):
         turn: Turn | None = replace(first, number=done)
@@ -281,8 +280,10 @@ def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Sampl
 
 
 def decode_again(group: Group, arms: Arms, turn: Turn) -> None:
-    """Bring the arms that carry something to where they were after a turn of a run that is continued. What they
-    decode is what they decoded then; it is neither timed nor saved. One that chooses learns from what was saved."""
+    """Replay a turn of a continued run for the arms that carry state, without timing or saving it.
+
+    They decode the same tokens as then. An arm that chooses learns from the saved results.
+    """
     for spec, samples in group.live.items():
         if spec.key in arms.choosing:
             found = {one.prompt: one.method for one in samples if one.turn == turn.number}
@@ -294,7 +295,7 @@ def decode_again(group: Group, arms: Arms, turn: Turn) -> None:
 
 
 def following(group: Group, turn: Turn, backend: Backend) -> Turn | None:
-    """The next turn of the conversations of a turn, on the baseline's answers: all arms see the same context."""
+    """The next turn of a turn's conversations, after the baseline's answers: all arms see the same context."""
     if not group.live or not any(prompt.later for prompt in turn.prompts) or backend.chat is None:
         return None
     answers, chat = group.answers(turn), backend.chat
@@ -306,18 +307,18 @@ def following(group: Group, turn: Turn, backend: Backend) -> Turn | None:
 
 @dataclass(frozen=True)
 class Slice:
-    """What one arm made of the prompts of a turn, and what the machine said right after it."""
+    """The decodes of one arm in a turn, and the machine reading right after them."""
 
     traces: Sequence[Trace]
     reading: Reading
 
 
 def slices_of(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dict[str, Slice]:
-    """The slice of every arm of a turn; an arm that fails ends its cells. Nothing that is timed is read in between."""
+    """Decode a turn with every arm; a failing arm ends its cells. Nothing timed is read in between."""
     slices: dict[str, Slice] = {}
     for arm in order:
         if not group.needing(arm):
-            continue  # the baseline has failed in this very turn
+            continue  # the baseline failed in this turn
         before, seeds = arms.sensors.begin(), seeds_of(group, turn, arm)
         traces: list[Trace] | None = None
         with caught(partial(group.lose, arm)), arms.watched(arm):

@@ -1,4 +1,4 @@
-"""Searches: the best tree for a pair, and the layers of a target that its own draft leaves out."""
+"""Searches: the best tree for a pair, and the layers that a self-drafting target skips."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,15 +29,15 @@ from specbench.theory import formulas
 from specbench.theory.optimum import Costs
 from specbench.theory.sequoia import Aim, Search, Size, best_sizes
 
-K_MOST = 8  # the lookaheads that a prediction is made for end here
-Kept = tuple[int, ...]  # layers in rising order
-DRAWN, REPEAT, WARMUP = 8, 11, 2  # tokens of a timed draft, how often it is timed, and how often before that
-LEVELS = 2  # of the wide tree: what follows a correction and what follows an accepted draft, both count
+K_MOST = 8  # largest lookahead for predictions
+Kept = tuple[int, ...]  # layer indices in ascending order
+DRAWN, REPEAT, WARMUP = 8, 11, 2  # tokens of a timed draft, its repetitions, and its warm-up
+LEVELS = 2  # of the wide tree: drafts after a correction and after an accepted draft both count
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A set of layers: its acceptance α on known texts, and c, a drafted token ÷ a step of the target."""
+    """A layer set: its acceptance α on known texts, and c, a drafted token ÷ a step of the target."""
 
     kept: Kept
     alpha: float
@@ -45,18 +45,18 @@ class Scored:
 
     @property
     def k(self) -> int:
-        """The lookahead of 1 to 8 tokens that promises most."""
+        """The lookahead from 1 to 8 with the highest predicted speedup."""
         return max(range(1, K_MOST + 1), key=lambda k: formulas.speedup(self.alpha, k, self.c))
 
     @property
     def speedup(self) -> float:
-        """What the formula promises at that lookahead; of all layers exactly 1."""
+        """The predicted speedup at that lookahead; exactly 1 with all layers."""
         return formulas.speedup(self.alpha, self.k, self.c)
 
 
 @dataclass(frozen=True)
 class Move:
-    """One step of a search: what was done, and the set that it led to."""
+    """One step of a search: the change, and the resulting layer set."""
 
     done: str
     set: Scored
@@ -64,7 +64,7 @@ class Move:
 
 @dataclass(frozen=True)
 class SearchPath:
-    """The moves in their order, the first of which keeps all layers; `cut`: evaluations ran out before its end."""
+    """The moves in order, starting with all layers; `cut`: the search stopped at the limit of evaluations."""
 
     steps: tuple[Move, ...]
     evaluations: int
@@ -72,7 +72,7 @@ class SearchPath:
 
     @property
     def best(self) -> Scored:
-        """The set with the greatest predicted speedup of those that leave something out; of equal ones the first."""
+        """The set with the greatest predicted speedup that skips some layers; the first among equals."""
         return max((step.set for step in self.steps[1:]), key=lambda found: found.speedup)
 
 
@@ -93,7 +93,7 @@ class Scoring:
         return self.known[kept]
 
     def best(self, moves: dict[Kept, str]) -> Move | None:
-        """The best of the sets that some moves lead to; None without moves, or with too many to score them all."""
+        """The best set among some moves; None without moves, or if there are too many to score."""
         if len(self.known) + len(moves.keys() - self.known.keys()) > self.most:
             self.cut = True
             return None
@@ -107,10 +107,11 @@ def search(
     most: int,
     watch: Callable[[int, Scored], None] = lambda number, scored: None,
 ) -> SearchPath:
-    """Leave out the layer that costs least until one is left; then swap layers of the best set until nothing improves.
+    """Skip the layer that costs least until one is left; then swap layers of the best set until nothing improves.
 
-    Every move looks at all sets that it can lead to, or is not made: at most `most` sets are scored. Deterministic
-    as far as `score` is. `depth` is 2 or more, and `most` depth + 1 or more, so that one layer can be left out.
+    Every move scores all sets that it can lead to, or is not made: at most `most` sets are scored.
+    Deterministic if `score` is. `depth` is at least 2, and `most` at least depth + 1, so that one layer can
+    be skipped.
     """
     scores = Scoring(score, most, watch)
     steps = [Move("all layers", scores.of(tuple(range(depth))))]
@@ -124,19 +125,19 @@ def search(
 
 
 def removals(kept: Kept) -> dict[Kept, str]:
-    """Every set with one layer less, by what it is; none of a single layer."""
+    """Every set with one layer less, by description; empty for a single layer."""
     smaller = {tuple(layer for layer in kept if layer != gone): f"without {gone}" for gone in kept}
     return {one: done for one, done in smaller.items() if one}
 
 
 def swaps(kept: Kept, depth: int) -> dict[Kept, str]:
-    """Every set of as many layers with one of them another."""
+    """Every set with one layer replaced."""
     out = [layer for layer in range(depth) if layer not in kept]
     return {tuple(sorted({*kept, new} - {old})): f"{new} for {old}" for old in kept for new in out}
 
 
 def slices(kept: Kept) -> Iterator[str]:
-    """Layers as a name has them: 0, 1, 2, 5 → 0:3 and 5."""
+    """Layers in the notation of names: 0, 1, 2, 5 → 0:3 and 5."""
     first = 0
     for place, layer in enumerate(kept):
         if place + 1 == len(kept) or kept[place + 1] != layer + 1:
@@ -146,14 +147,16 @@ def slices(kept: Kept) -> Iterator[str]:
 
 
 def name(kept: Kept) -> str:
-    """The name of the network with these layers of the target, as method files have it."""
+    """The name of the network with these layers of the target, as in method files."""
     return f"target[{','.join(slices(kept))}]"
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a network wrote: ids [1, L] of prompt and new tokens without
-    the last of them, and its distributions p [n, V] of the n new tokens."""
+    """A network's output.
+
+    ids [1, L]: prompt and new tokens without the last one; p [n, V]: distributions of the n new tokens.
+    """
 
     ids: Tensor
     p: Tensor
@@ -161,7 +164,7 @@ class Written:
 
 @torch.no_grad()
 def written_by(network: Any, prompt: Sequence[int], new: Sequence[int], law: Sampling, width: int) -> Written:
-    """A prompt and the tokens that the network wrote after it, at least one."""
+    """A prompt and the tokens that the network generated after it, at least one."""
     device = next(network.parameters()).device
     ids = torch.tensor([[*prompt, *new][:-1]], device=device)
     return Written(ids, rows(network, ids, len(new), law, width))
@@ -175,9 +178,9 @@ def rows(network: Any, ids: Tensor, last: int, law: Sampling, width: int) -> Ten
 
 @torch.no_grad()
 def alpha_of_layers(network: Any, kept: Sequence[int], texts: Sequence[Written], law: Sampling) -> float:
-    """α of the kept layers: the mean of Σ min(p, q) over all new tokens, along what the whole network wrote.
+    """α of the kept layers: the mean of Σ min(p, q) over all new tokens, along the full network's output.
 
-    Greedy distributions are points: then it is the share of tokens in which both agree.
+    Greedy distributions are points: then it is the share of tokens on which both agree.
     """
     draft = with_layers(network, kept)
     shared = [
@@ -188,16 +191,16 @@ def alpha_of_layers(network: Any, kept: Sequence[int], texts: Sequence[Written],
 
 
 def layer_shares(depth: int) -> Callable[[int], float]:
-    """c by the number of kept layers, as if nothing but layers took time."""
+    """c by the number of kept layers, assuming that only layers take time."""
     return lambda kept: kept / depth
 
 
 def timed_costs(
     network: Any, prompt: Sequence[int], law: Sampling, width: int, source: Source, clock: Clock
 ) -> Callable[[int], float]:
-    """c by the number of kept layers: the line through a drafted token of one layer and one of all layers.
+    """c by the number of kept layers: the line through the cost of a drafted token with one and with all layers.
 
-    All layers are taken to cost alike. Both are timed alternately after the same prompt; medians count.
+    All layers are assumed to cost the same. Both are timed alternately after the same prompt, and medians are used.
     """
     depth = network.config.get_text_config(decoder=True).num_hidden_layers
     device = next(network.parameters()).device
@@ -212,30 +215,30 @@ def timed_costs(
             model.sample(context, DRAWN, source, refeed=0)
             times.append(clock.stop()[0])
     one, every = (median(times[WARMUP:]) for times in seconds)
-    first = min(one / every, 1.0)  # where noise drowns what a layer costs
+    first = min(one / every, 1.0)  # in case noise hides the cost of a layer
     return lambda kept: first + (1 - first) * (kept - 1) / (depth - 1)
 
 
 @dataclass(frozen=True)
 class ChildCounts:
-    """At how many nodes the children were judged, and at how many of these the first, second … child was accepted."""
+    """The number of nodes whose children were tested, and of those at which the first, second … child was accepted."""
 
     tested: int
     accepted: tuple[int, ...]
 
     @property
     def acceptance(self) -> tuple[float, ...]:
-        """The chance of each child, up to the last one that was ever accepted; at least that of the first."""
+        """The acceptance of each child, up to the last one ever accepted; at least the first."""
         last = max((child for child, hits in enumerate(self.accepted) if hits), default=0)
         return tuple(hits / max(self.tested, 1) for hits in self.accepted[: last + 1])
 
 
 @dataclass(frozen=True)
 class BestTree:
-    """The best of all trees and the best of all chains, with what they follow from.
+    """The best tree and the best chain, with their inputs.
 
-    counts: measured acceptance; costs: of a round at a context of so many tokens; trees:
-    the best one of each size; parents: the best tree itself, the parent of every node.
+    counts: measured acceptance; costs: of a round at this context length; trees: the best one of each size;
+    parents: the best tree itself, the parent of every node.
     """
 
     counts: ChildCounts
@@ -248,12 +251,12 @@ class BestTree:
 
 
 def branching_of(spec: RunSpec) -> Branching:
-    """How children are chosen: the most probable when greedy, as all draws are alike then; else without replacement."""
+    """How children are chosen: the most probable when greedy, as all draws are equal then; else without replacement."""
     return Distinct() if spec.temperature else Top()
 
 
 def best_tree(counts: ChildCounts, context: int, costs: Costs, nodes: int, depth: int, aim: Aim) -> BestTree:
-    """The best tree of at most so many nodes and levels. UsageError where no first child was ever accepted."""
+    """The best tree within a number of nodes and levels. UsageError if no first child was ever accepted."""
     if not counts.acceptance[0]:
         raise UsageError("no first child was accepted anywhere: with this draft no tree pays; choose another draft")
     rest = (costs.first, costs.later, costs.verify, costs.overhead)
@@ -264,7 +267,7 @@ def best_tree(counts: ChildCounts, context: int, costs: Costs, nodes: int, depth
 
 
 def check_room(backend: Backend, nodes: int) -> None:
-    """UsageError if no pass over so many nodes fits after a prompt."""
+    """Raise UsageError if no pass over this many nodes fits after a prompt."""
     if nodes + 1 >= backend.context:
         raise UsageError(
             f"--nodes {nodes}: the models' context of {backend.context} tokens holds no such tree after a prompt; "
@@ -284,7 +287,7 @@ def count_children(
     children: int,
     watch: Callable[[RunSpec], None] = lambda spec: None,
 ) -> ChildCounts:
-    """Decode the prompts of every spec with a tree of so many children at every node, and count."""
+    """Decode the prompts of every spec with a tree of this many children per node, and count."""
     tested, accepted = 0, [0] * children
     for spec, prompts in work:
         watch(spec)
@@ -304,7 +307,7 @@ def count_children(
 
 
 def child_counts(step: Step) -> ChildCounts:
-    """The levels of a batch of one that were judged up to the last emitted token, by the child accepted there."""
+    """The tested levels of a batch of one up to the last emitted token, by the accepted child."""
     child = {node: number for number, rank in enumerate(step.draft.tree.topology.ranks) for node in rank.nodes}
     path = step.verdict.path[0, : int(step.round.accepted[0])].tolist()
     counts = [0] * len(step.draft.tree.topology.ranks)
@@ -314,7 +317,7 @@ def child_counts(step: Step) -> ChildCounts:
 
 
 def costs_at(networks: Networks, spec: RunSpec, context: int, nodes: int, repeat: int) -> tuple[int, Costs]:
-    """What a round costs at this length of the context, or the nearest that the models hold; with that length."""
+    """The costs of a round at this context length, or the nearest that the models support; with that length."""
     widths = [width for width in range(1, nodes + 2) if width <= 9 or width % 4 == 1 or width == nodes + 1]
     (length,) = fitting([context], nodes + 1, networks)
     return length, calibrate(networks, [length], widths, repeat, spec.seed, spec=spec).costs(length)

@@ -1,6 +1,6 @@
-"""Reads the machine right after an arm has decoded: the processor from files of the system, a GPU through NVML.
+"""Read the machine right after an arm has decoded: the processor from system files, a GPU through NVML.
 
-What a system does not tell stays None, and nothing here raises: a reading is worth less than the measurement.
+Unavailable values are None, and nothing here raises: a reading must not disturb the measurement.
 """
 
 import os
@@ -18,49 +18,50 @@ from specbench.results.machine import UNREAD, Reading, gpu_of
 
 T = TypeVar("T")
 EXTRA = "gpu"
-LISTED = 64  # processors up to which /proc/cpuinfo is read: it takes some 0.05 ms for each
+LISTED = 64  # largest number of processors for reading /proc/cpuinfo, at about 0.05 ms each
 LAST_RAN_ON = 36  # field 39 of /proc/thread-self/stat (proc(5)), counted after the name, which is field 2
 IDLE = (3, 4)  # in the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, guest …
-STEAL, GUEST = 7, 8  # time of guests is part of that of users
+STEAL, GUEST = 7, 8  # guest time is part of user time
 
 
 @dataclass(frozen=True)
 class Times:
-    """Processor time of the whole machine since it began, in ticks:
-    asked for by anybody, and of it stolen by the hypervisor."""
+    """Processor time of the whole machine since boot, in ticks: total demand, and the part stolen by the hypervisor."""
 
     wanted: int
     stolen: int
 
 
 class ReadsGpu(Protocol):
-    """A GPU that can be read."""
+    """A readable GPU."""
 
     def state(self) -> Reading: ...
 
 
 @dataclass(frozen=True)
 class Sensors:
-    """What is read around every decode. gpu: None where there is none, or it cannot be read;
-    remark: what a user should know about that, or nothing. root: where the files of the system are."""
+    """Sensors read around every decode. gpu: None if missing or unreadable.
+
+    remark: a note for the user about that, if any. root: the root of the system's files.
+    """
 
     gpu: ReadsGpu | None = None
     remark: str = ""
     root: Path | None = Path("/")
 
     def begin(self) -> Times | None:
-        """To be called before a decode."""
+        """Start a reading, before a decode."""
         return None if self.root is None else times(self.root)
 
     def end(self, before: Times | None) -> Reading:
-        """What the machine says after a decode. The clocks first: they fall as soon as nothing runs."""
+        """The reading after a decode. Clocks come first: they fall as soon as nothing runs."""
         found = UNREAD if self.gpu is None else self.gpu.state()
         if self.root is None:
             return found
         found, now = replace(found, cpu_mhz=clock(self.root)), times(self.root)
         if before is None or now is None:
             return found
-        stolen = max(now.stolen - before.stolen, 0)  # it can go backwards when a machine has moved to another host
+        stolen = max(now.stolen - before.stolen, 0)  # it can decrease after the machine moves to another host
         wanted, second = max(now.wanted - before.wanted, stolen), os.sysconf("SC_CLK_TCK")
         return replace(found, cpu_wanted=wanted / second, cpu_stolen=stolen / second)
 
@@ -69,7 +70,7 @@ NO_SENSORS = Sensors(root=None)
 
 
 def sensors_for(device: torch.device) -> Sensors:
-    """What can be read of this machine while `device` computes."""
+    """The sensors available while `device` computes."""
     if device.type != "cuda" or torch.version.cuda is None:
         return Sensors()
     if not machine.installed():
@@ -80,7 +81,7 @@ def sensors_for(device: torch.device) -> Sensors:
 
 
 def told(question: Callable[[], T]) -> T | None:
-    """What a file of the system says; None where there is no such file, or it says something else."""
+    """The answer from a system file; None if it is missing or has another format."""
     try:
         return question()
     except (OSError, ValueError, IndexError):
@@ -88,7 +89,7 @@ def told(question: Callable[[], T]) -> T | None:
 
 
 def times(root: Path) -> Times | None:
-    """The first line of /proc/stat; None where the system has none."""
+    """The first line of /proc/stat; None if missing."""
     return told(lambda: counted_times((root / "proc/stat").read_text(encoding="ascii", errors="replace")))
 
 
@@ -101,7 +102,7 @@ def counted_times(text: str) -> Times:
 
 
 def clock(root: Path) -> float | None:
-    """MHz of the processor that this thread runs on: it has just worked. Others may be idle, and slow for that."""
+    """MHz of the processor that this thread runs on: it was just busy. Others may be idle, and therefore slow."""
     here = told(lambda: processor((root / "proc/thread-self/stat").read_text(encoding="utf-8", errors="replace")))
     if here is None:
         return None
@@ -111,12 +112,12 @@ def clock(root: Path) -> float | None:
 
 
 def processor(text: str) -> int:
-    """The processor that a thread ran on last. Its name, which may hold brackets, ends at the last one."""
+    """The processor that a thread ran on last. The thread name may contain brackets; it ends at the last one."""
     return int(text.rpartition(")")[2].split()[LAST_RAN_ON])
 
 
 def listed_clock(file: Path, number: int) -> float | None:
-    """What /proc/cpuinfo says; in a virtual machine, which has no other file for it, that may be the nominal clock."""
+    """The clock in /proc/cpuinfo; in a virtual machine, which has no other source, that may be the nominal clock."""
     if (os.cpu_count() or 1) > LISTED:
         return None
     text = file.read_text(encoding="utf-8", errors="replace")

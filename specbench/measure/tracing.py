@@ -1,6 +1,6 @@
-"""One decode seen from inside: the loop of production, read after every round into the tokens of a view.
+"""One decode from the inside: the production loop, read after every round into the tokens of a view.
 
-What is accepted is read from the verdict, never decided again. Reading is slow, so nothing here is timed.
+Acceptance is read from the verdict, never recomputed. Reading is slow, so nothing here is timed.
 """
 
 import re
@@ -18,8 +18,8 @@ from specbench.decoding.tokens import ROOT
 from specbench.decoding.types import packed, read_counts
 from specbench.results.documents import Kind, TracedRound, TracedToken
 
-WINDOW = 16  # tokens before a token that are decoded with it: more than any character or word piece reaches back
-UNFINISHED = "\ufffd"  # what tokenizers give for bytes that are no character yet
+WINDOW = 16  # preceding tokens decoded with a token, more than any character or word piece spans
+UNFINISHED = "\ufffd"  # what tokenizers return for an incomplete character
 BYTES = {char: byte for byte, char in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]  # byte-level
 
 
@@ -67,7 +67,7 @@ class Reading:
         return TracedRound(tuple(tokens), counts)
 
     def _levels(self, emitted: int) -> Iterator[tuple[int, Kind]]:
-        """The nodes that were tested up to the last emitted token: siblings in their order, up to the accepted one."""
+        """The nodes tested up to the last emitted token: siblings in order, up to the accepted one."""
         path, parent = self.step.verdict.path[0].tolist(), ROOT
         for level in range(min(emitted, len(path))):
             for node in (n for n in self._nodes() if self._parent(n) == parent):
@@ -80,7 +80,7 @@ class Reading:
             parent = path[level]
 
     def _nodes(self) -> list[int]:
-        """The nodes that the row has."""
+        """The nodes of the row."""
         draft = self.step.draft
         there = [True] * draft.tree.size if draft.valid is None else draft.valid[0].tolist()
         return [node for node, exists in enumerate(there) if exists]
@@ -92,7 +92,7 @@ class Reading:
         return self._token(kind, self._id(node), self._parent(node), node)
 
     def _drawn(self, end: int, missed: int | None) -> TracedToken:
-        """The token that the model drew after node `end`, where it rejected the draft `missed` if there was one."""
+        """The token that the model drew after node `end`, where it rejected the draft `missed`, if any."""
         kind: Kind = "bonus" if missed is None else "correction"
         return self._token(kind, int(self.step.verdict.token[0]), end, missed)
 
@@ -102,7 +102,7 @@ class Reading:
         return TracedToken(kind, token, text, partial, p, self._q(token, drafted))
 
     def _q(self, token: int, node: int | None) -> float | None:
-        """The probability of a token in the distribution that `node` was drawn from; without one a point mass."""
+        """A token's probability in the distribution that `node` was drawn from; a point mass if there is none."""
         if node is None:
             return None
         q = self.step.draft.q
@@ -117,9 +117,9 @@ class Reading:
 
 
 def spelled(tokenizer: Any, before: Sequence[int], token: int) -> tuple[str, str]:
-    """What a token adds to the text of those before it, and its bytes where they end inside a character.
+    """The text that a token adds, and its bytes if it ends inside a character.
 
-    Texts are compared, not tokens: a leading space or a character of several tokens comes out only in its context.
+    Texts are compared, not tokens: a leading space or a character of several tokens appears only in context.
     """
     window = list(before[-WINDOW:])
     old = _decoded(tokenizer, window).rstrip(UNFINISHED)
@@ -136,7 +136,7 @@ def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
 
 
 def bytes_of(tokenizer: Any, token: int) -> bytes:
-    """The bytes of one token: of byte-level tokenizers, and of the byte tokens (<0xE2>) of others."""
+    """The bytes of one token, for byte-level tokenizers and for byte tokens (<0xE2>) of others."""
     piece = str(tokenizer.convert_ids_to_tokens(token))
     if found := re.fullmatch("<0x([0-9A-Fa-f]{2})>", piece):
         return bytes.fromhex(found[1])
