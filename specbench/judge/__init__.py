@@ -1,1 +1,1 @@
-"""What the numbers say: verdicts, comparisons, advice. Imports no torch."""
+"""Conclusions from the numbers: verdicts, comparisons, advice. Imports no torch."""

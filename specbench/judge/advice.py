@@ -1,7 +1,7 @@
-"""What a verdict is about, and what a reader must know of a cell before he blames its method.
+"""The subject of a verdict, and what to know about a cell before blaming its method.
 
-That is costly verification, text that repeats itself, drafts that are next to never
-accepted. All from rows of results.csv, as numbers or as text. Loads no numerical library.
+That is costly verification, repetitive text, and drafts that are hardly ever accepted. All from rows of
+results.csv, as numbers or as text. Loads no numerical library.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,21 +11,21 @@ from specbench.settings import part
 from specbench.spec import RunSpec
 from specbench.wording import Row, clean, counted, formatted, grouped, number_in, text_in
 
-# Cells that differ in nothing of this answer the same question, with different methods, schedules and K.
+# Cells that agree in these answer the same question, with different methods, schedules and K.
 ASKED = tuple(setting.column for setting in part("question", RunSpec))
 QUESTION = ("schema_version", *ASKED, "device_name", "fingerprint", "prompts_sha256")
 SYNTHETIC = "shows what this engine makes of that acceptance, not what the pair accepts"
 
 
 def chat_of(row: Row) -> str:
-    """In which chat template prompts were read; empty for a model that has none."""
+    """The chat template used for prompts; empty for a model without one."""
     template = text_in(row, "chat_template_resolved")
     words = {"": "", "none": "", "own": "in its chat template", "not applied": "without its chat template"}
     return words.get(template, f"in the chat template {clean(template, 300)}")
 
 
 def precision(row: Row) -> str:
-    """The type that a cell computes in, and the roles whose weights were quantised after loading."""
+    """The dtype of a cell, and the roles whose weights were quantised after loading."""
     roles = {"target": text_in(row, "quantize"), "draft": text_in(row, "draft_quantize")}
     quantised = [f"{role} {kind}" for role, kind in roles.items() if kind]
     return ", ".join([text_in(row, "dtype_resolved") or text_in(row, "dtype"), *quantised])
@@ -48,11 +48,11 @@ def gaps(rows: Sequence[Row]) -> tuple[str, ...]:
     return (batches, *(f"{what} other than {values}" for what, values in named.items()))
 
 
-PER_ROUND = "round"  # `draft_cost_per` of drafts whose cost goes with rounds, not with tokens
+PER_ROUND = "round"  # `draft_cost_per` of drafts that cost per round, not per token
 
 
 def drafting(row: Row) -> float | None:
-    """The drafts of a mean round ÷ one baseline step: c for every level of them."""
+    """Draft time of a mean round ÷ one baseline step: c for all levels."""
     c, levels = number_in(row, "c"), number_in(row, "drafted_per_round")
     return c * levels if c is not None and levels is not None else None
 
@@ -67,8 +67,7 @@ AT = 4
 
 
 def costly_verification(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for a method whose verify pass over 4 drafted tokens costs more
-    than 1.5 passes over one token, with all the lookaheads at which it does.
+    """A line for each method with a verify pass over 4 drafted tokens above 1.5 single-token passes, and at which K.
 
     The cost at another K, or over all nodes of a tree, is scaled to 4 tokens in proportion.
     """
@@ -87,13 +86,13 @@ def is_costly(row: Mapping[str, Any]) -> bool:
 
 
 def where(row: Mapping[str, Any]) -> str:
-    """The cost of a cell's verify pass, and how much it verifies."""
+    """The cost of a cell's verify pass, and the number of tokens it verifies."""
     tree = f" and {number_in(row, 'nodes_per_round') or 0:.0f} nodes" if drafts_trees(row) else ""
     return f"{number_in(row, 'v'):.2f} at K = {row['k']}{tree}"
 
 
 def experts_touched(row: Mapping[str, Any]) -> list[str]:
-    """A line for a cell whose target has experts: what its passes touch, and the v that follows from bytes."""
+    """A line for a cell with an MoE target: the experts that its passes touch, and the v that follows from bytes."""
     names = ("experts", "experts_per_step", "experts_per_verify", "v_by_experts", "v_by_independence", "v")
     total, once, many, by_experts, by_independence, v = (number_in(row, name) for name in names)
     if None in (total, once, many, by_experts, by_independence, v):
@@ -108,11 +107,11 @@ def experts_touched(row: Mapping[str, Any]) -> list[str]:
 def drafts_trees(row: Mapping[str, Any]) -> bool:
     """Whether a cell drafts trees: a pass over more nodes than K, and than the levels of the drafts."""
     k, nodes, levels = (number_in(row, name) or 0 for name in ("k", "nodes_per_round", "drafted_per_round"))
-    return nodes > max(k, 1.25 * levels)  # a nest's chain that met an end token is fed whole
+    return nodes > max(k, 1.25 * levels)  # the chain of a nest that met an end token is fed whole
 
 
 def losing(row: Mapping[str, Any]) -> list[str]:
-    """One sentence for a cell that is slower than the baseline by its measured costs: what eats the gain."""
+    """One sentence for a cell that is slower than the baseline by its measured costs: the main cause."""
     names = ("speedup_calibrated", "tokens_per_round", "c", "v", "overhead", "drafted_per_round", "nodes_per_round")
     found = {name: value for name in names if (value := number_in(row, name)) is not None}
     if len(found) < len(names) or not row["k"] or found["speedup_calibrated"] >= 1:
@@ -135,7 +134,7 @@ def losing(row: Mapping[str, Any]) -> list[str]:
 
 
 def inner_round(row: Mapping[str, Any]) -> str:
-    """For a nest, what a round of its drafting level costs and yields."""
+    """For a nest, the cost and yield of a round of its drafting level."""
     pass_, tokens = number_in(row, "v_2"), number_in(row, "tokens_per_round_2")
     if pass_ is None or tokens is None:
         return ""
@@ -162,21 +161,21 @@ def likely_reason(row: Mapping[str, Any]) -> str:
     )
 
 
-LOOPING = 0.1  # share of the tokens that lie in loops from which on a note says so
+LOOPING = 0.1  # least share of tokens in loops for a note
 REPEATED = 0.5  # the same for repeated 4-grams, which need not end in a loop
-ENOUGH = 64  # rounds that drafted, below which a low acceptance is no finding
-NEXT_TO_NOTHING = 0.05  # an α below it: a round emits hardly more than one token
+ENOUGH = 64  # fewest rounds with a draft for a finding about low acceptance
+NEXT_TO_NOTHING = 0.05  # α below this is reported: a round emits hardly more than one token
 
 
 def circles(rows: Sequence[Row]) -> list[str]:
-    """A line for every question whose outputs run in circles, about the cell whose acceptance that changes most."""
+    """A line for every question with looping outputs, about the cell whose α changes most."""
     measured = [row for row in rows if number_in(row, "looping_share") is not None]
     groups = grouped(measured, lambda row: tuple(text_in(row, name) for name in QUESTION))
     return [line for group in groups if (line := circle(max(group, key=gained)))]
 
 
 def worst_circle(rows: Sequence[Row]) -> list[str]:
-    """The same in one line: of several questions, the one whose acceptance that changes most."""
+    """The same in one line: of several questions, the one whose α changes most."""
     if len(lines := circles(rows)) < 2:
         return lines
     worst = max((row for row in rows if circles([row])), key=gained)
@@ -184,14 +183,14 @@ def worst_circle(rows: Sequence[Row]) -> list[str]:
 
 
 def gained(row: Row) -> tuple[float, float]:
-    """How much α gains by loops; then, how much of the text lies in them."""
+    """The increase of α by loops, and the share of the text in them."""
     alpha, outside = (number_in(row, name) for name in ("alpha", "alpha_outside_loops"))
     gain = 0.0 if alpha is None or outside is None else alpha - outside
     return gain, number_in(row, "looping_share") or 0.0
 
 
 def circle(row: Row) -> str:
-    """What to know of a cell whose text runs in circles, or repeats itself; empty where too little of it does."""
+    """A note on a cell whose text loops or repeats itself; empty if little of it does."""
     share, repeated = (number_in(row, name) or 0.0 for name in ("looping_share", "repeated_4grams"))
     if share >= LOOPING:
         return f"{named(row)}: {loops(row, share)}. {remedy(row)}"
@@ -201,7 +200,7 @@ def circle(row: Row) -> str:
 
 
 def loops(row: Row, share: float) -> str:
-    """How much of the text loops, and what that does to α."""
+    """The share of looping text, and its effect on α."""
     prompts, looping, cycle = (int(number_in(row, f) or 0) for f in ("prompts", "prompts_looping", "longest_cycle"))
     some = f"{looping} of {counted(prompts, 'output')} end{'s' * (looping == 1)} in a loop"
     much = f"{share:.0%} of the tokens, cycles up to {counted(cycle, 'token')}"
@@ -211,7 +210,7 @@ def loops(row: Row, share: float) -> str:
 
 
 def remedy(row: Row) -> str:
-    """What may keep a model out of circles."""
+    """Advice against looping."""
     plain = text_in(row, "chat_template_resolved") == "not applied"
     ways = f"{'the chat template, ' * plain}fewer --max-new-tokens, a --temperature or other prompts"
     return f"Nobody serves such text: {ways} avoid it"
@@ -222,9 +221,9 @@ def named(row: Row) -> str:
 
 
 def rejected_drafts(row: Row) -> list[str]:
-    """A line for a cell whose draft model proposes what the target next to never accepts, with the likely causes.
+    """A line for a cell whose draft model is hardly ever accepted, with the likely causes.
 
-    Methods that draft without a model find nothing in text that does not repeat itself, which is no mistake.
+    Methods that draft without a model find nothing in text without repetition, which is not a fault.
     """
     alpha, rounds, hits = (number_in(row, name) for name in ("alpha", "rounds", "draft_hit_rate"))
     if alpha is None or alpha >= NEXT_TO_NOTHING or (rounds or 0) * (hits or 0) < ENOUGH:
@@ -239,7 +238,7 @@ def rejected_drafts(row: Row) -> list[str]:
 
 
 def causes(row: Row, drafter: str) -> Iterator[str]:
-    """The likely causes of such an acceptance, given what a row says, the likeliest first."""
+    """The likely causes of such an acceptance according to a row, the likeliest first."""
     own, head = all(name.startswith("target") for name in drafter.split(", ")), text_in(row, "draft_head")
     if text_in(row, "chat_template_resolved") == "not applied":
         yield "no chat template, which the target was trained with (--chat-template always)"

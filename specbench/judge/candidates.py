@@ -1,7 +1,7 @@
-"""Which cells a verdict may recommend, in what words and with what interval, and why not the others.
+"""The cells that a verdict may recommend, their names and intervals, and reasons against the others.
 
-Also which K are as good as the best, by batch too, and what a cell lost
-that chose its method. All from rows of results.csv, as numbers or as text.
+Also the K that are nearly as good as the best, by batch too, and the regret of a cell that chose its method.
+All from rows of results.csv, as numbers or as text.
 """
 
 import math
@@ -16,12 +16,12 @@ from specbench.spec import BASELINE, CHOOSING
 from specbench.theory import optimum
 from specbench.wording import Row, number_in, ranges, text_in
 
-NEAR = 0.01  # speedups of which one is at most this share below the other count as equal
+NEAR = 0.01  # speedups within this share count as equal
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A measured cell that drafts and is lossless as far as is known; `interval` holds for all candidates at once."""
+    """A measured drafting cell that is lossless as far as is known; `interval` holds for all candidates at once."""
 
     row: Row
     interval: Interval
@@ -36,22 +36,22 @@ class Candidate:
 
     @property
     def prompts(self) -> int:
-        """How many were decoded; 0 where that is not known."""
+        """The number of decoded prompts; 0 if unknown."""
         return int(number_in(self.row, "prompts") or 0)
 
     @property
     def draws(self) -> int:
-        """How many independent draws the interval is over: prompts decoded together count as one."""
+        """The number of independent draws for the interval: prompts decoded together count as one."""
         return int(number_in(self.row, "draws") or self.prompts)
 
     @property
     def busy(self) -> bool:
-        """Whether something else was running."""
+        """Whether other programs were running."""
         return noise.busy(number_in(self.row, "load_average"), number_in(self.row, "threads"))
 
     @property
     def unsteady(self) -> list[noise.Fault]:
-        """What did not keep its pace while it was measured, as far as that leaves a doubt."""
+        """Instabilities of the machine during the measurement that leave a doubt."""
         return [fault for fault in noise.faults(self.row) if fault.doubt]
 
     @property
@@ -68,7 +68,7 @@ class Candidate:
 
 
 def candidates(group: Sequence[Row]) -> list[Candidate]:
-    """The cells of a group that may be recommended, each with an interval that holds for all of them at once."""
+    """The recommendable cells of a group, each with an interval that holds for all of them at once."""
     sound = [row for row in group if not flaw(row)]
     found = []
     for row in sound:
@@ -86,7 +86,7 @@ def distance_of(row: Row) -> str:
 
 
 def flaw(row: Row) -> str:
-    """Why a cell cannot be recommended; empty where it can."""
+    """The reason against recommending a cell; empty if there is none."""
     name = Candidate(row, Interval(math.nan, math.nan, math.nan)).name
     if text_in(row, "lossless") == "MISMATCH":
         return f"{name}: not lossless"
@@ -107,7 +107,7 @@ def near_best(best: Candidate, found: Sequence[Candidate]) -> str:
 
 
 def by_formula(best: Candidate) -> float | None:
-    """The α above which it pays by the formula: with some K; where one pass drafts all tokens of a round, with this."""
+    """The break-even α by the formula: with any K, or with this K if one pass drafts a whole round."""
     of_round = drafting(best.row)
     if not at_once(best.row) or of_round is None:
         return number_in(best.row, "c")
@@ -115,7 +115,7 @@ def by_formula(best: Candidate) -> float | None:
 
 
 def by_costs(best: Candidate) -> float | None:
-    """The α at which rounds with this K cost as much as they give: tokens(α, K) = Kc + v + overhead."""
+    """The break-even α of this K by the measured costs: tokens(α, K) = Kc + v + overhead."""
     c, v, overhead = (number_in(best.row, name) for name in ("c", "v", "overhead"))
     if c is None or v is None or overhead is None or not best.constant:
         return None
@@ -128,8 +128,10 @@ SAME = (*QUESTION, "prompts")
 
 
 def best_fixed(row: Row, rows: Sequence[Row]) -> tuple[str, float] | None:
-    """The fastest of the choices of a cell that were measured beside it by themselves, and the regret: by
-    what share its tokens took longer. None where none was measured. The baseline has been measured always."""
+    """The fastest separately measured choice of a cell, and the regret: by what share the cell's tokens took longer.
+
+    None if no choice was measured; the baseline always was.
+    """
     speedup = number_in(row, "speedup")
     if text_in(row, "method") != CHOOSING or not speedup:
         return None
@@ -148,15 +150,17 @@ def best_fixed(row: Row, rows: Sequence[Row]) -> tuple[str, float] | None:
 
 
 def choice_of(row: Row) -> str:
-    """A cell as `--choices` names it; empty for one that has another schedule."""
+    """A cell in the notation of `--choices`; empty for other schedules."""
     constant = text_in(row, "schedule") in ("", "constant")
     return f"{text_in(row, 'method')}:{text_in(row, 'k')}" if constant else ""
 
 
 @dataclass(frozen=True)
 class BestK:
-    """Of one batch: the fastest lookahead by what was measured, 0 where none is faster than no
-    draft, all within 1 % of it, its row (None of 0), and v by lookahead, as far as it was measured."""
+    """The fastest measured lookahead of one batch, 0 if none beats decoding without a draft.
+
+    Also all K within 1 % of it, its row (None for 0), and v by lookahead, as far as measured.
+    """
 
     batch: int
     k: int
@@ -166,7 +170,7 @@ class BestK:
 
 
 def best_ks(rows: Sequence[Row]) -> list[BestK]:
-    """The best lookahead of every batch of a series, whose cells differ in batch and constant lookahead alone."""
+    """The best lookahead of every batch of a series, whose cells differ only in batch and constant lookahead."""
     constant = [row for row in rows if text_in(row, "schedule") in ("", "constant") and number_in(row, "k")]
     batches = sorted({int(number_in(row, "batch") or 1) for row in constant})
     found = [best_k(b, [row for row in constant if int(number_in(row, "batch") or 1) == b]) for b in batches]
@@ -174,7 +178,7 @@ def best_ks(rows: Sequence[Row]) -> list[BestK]:
 
 
 def best_k(batch: int, rows: Sequence[Row]) -> BestK | None:
-    """Of the cells of one batch; None where none was measured that could be recommended."""
+    """The best lookahead among the cells of one batch; None if no recommendable one was measured."""
     known = {int(number_in(row, "k") or 0): row for row in rows if not flaw(row)}
     if not known:
         return None
@@ -186,10 +190,12 @@ def best_k(batch: int, rows: Sequence[Row]) -> BestK | None:
 
 
 def vllm_schedule(found: Sequence[BestK]) -> dict[str, Any]:
-    """The keys of `--speculative-config` of vLLM that say K by the number of sequences in a step: the largest
-    K, and [first, last, K] for ranges that begin at 1 and do not overlap (vllm/v1/spec_decode/dynamic/utils.py,
-    since pull request 32374). Between two measured batches the smaller one's K holds; above the largest vLLM
-    itself goes on with the last. Empty where no draft pays at any batch: vLLM refuses a largest K of 0.
+    """The keys of vLLM's `--speculative-config` that give K by the number of sequences in a step.
+
+    They are the largest K, and [first, last, K] for ranges that begin at 1 and do not overlap
+    (vllm/v1/spec_decode/dynamic/utils.py, since pull request 32374). Between two measured batches the smaller
+    one's K holds; above the largest, vLLM itself keeps the last. Empty if no draft pays at any batch: vLLM
+    refuses a largest K of 0.
     """
     largest = max((one.k for one in found), default=0)
     if not largest:

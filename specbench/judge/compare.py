@@ -1,8 +1,9 @@
-"""Runs side by side: the findings of every tier on every cell that both sides have.
+"""Comparison of runs: the findings of every tier on every cell that both sides have.
 
-Noisy numbers are judged like this: the i-th NEW belongs to the i-th BASE (to the last where there are fewer).
-All pairs together must be worse by more than the margin, their bound must exclude zero at the confidence after
-Holm's correction over all tests of the tier, and each pair alone must be worse by more than half the margin.
+Noisy numbers are judged like this: the i-th NEW belongs to the i-th BASE (to the last if there are fewer).
+All pairs together must be worse by more than the margin, their bound must exclude zero at the confidence
+after Holm's correction over all tests of the tier, and each pair alone must be worse by more than half the
+margin.
 """
 
 import math
@@ -37,14 +38,14 @@ Tier = Literal["deterministic", "ratios", "absolute"]
 TIERS: tuple[Tier, ...] = ("deterministic", "ratios", "absolute")
 RATIOS: tuple[tuple[str, Literal[-1, 1]], ...] = (("speedup", -1), ("alpha", -1), ("c", 1), ("v", 1))
 ABSOLUTES: tuple[tuple[str, Literal[-1, 1]], ...] = (("tokens_per_second", -1), ("baseline_tokens_per_second", -1))
-CLOCKED = ("_ms", "_seconds", "_per_second")  # how the names of numbers end that are seconds, or made of them
+CLOCKED = ("_ms", "_seconds", "_per_second")  # suffixes of columns in seconds or derived from them
 RATIO_MARGIN, ABSOLUTE_MARGIN, CONFIDENCE = 0.025, 0.05, 0.99
 NO_INTERVAL = "a plain number, no interval"
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What decides. With `gates`, they alone; else the tiers. Margins are shares, the confidence is one-sided."""
+    """The decision rule: only the `gates` if given, else the tiers. Margins are shares, the confidence is one-sided."""
 
     tiers: tuple[Tier, ...] = TIERS
     gates: tuple[Criterion, ...] = ()
@@ -55,9 +56,9 @@ class Policy:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found about one number of one cell.
+    """The result for one number of one cell.
 
-    base, change and bounds are those of all pairs together; `new` has one value per run.
+    base, change and bounds are over all pairs together; `new` has one value per run.
     """
 
     cell: str
@@ -86,12 +87,12 @@ class Comparison:
 
     @property
     def unjudged(self) -> list[Finding]:
-        """The findings that were asked for and could not be compared."""
+        """The requested findings that could not be compared."""
         return self.having("not comparable", "not judged")
 
     @property
     def code(self) -> int:
-        """The exit code: 3 where anything regressed, else 7 where anything could not be compared, else 0."""
+        """The exit code: 3 if anything regressed, else 7 if anything could not be compared, else 0."""
         return 3 if self.having("REGRESSION") else 7 if self.unjudged else 0
 
 
@@ -105,7 +106,7 @@ def compare_runs(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Reco
 
 
 def _without_unfinished(found: Sequence[Finding], matches: Sequence[Match]) -> Iterator[Finding]:
-    """The findings; none of a cell that a run did not measure to its end is a regression."""
+    """The findings, with no regressions for cells that a run did not finish."""
     unfinished = {m.cell for m in matches for pair in m.pairs if any(r["status"] in UNFINISHED for r in pair)}
     for one in found:
         if one.outcome == "REGRESSION" and one.tier != "status" and one.cell in unfinished:
@@ -116,14 +117,14 @@ def _without_unfinished(found: Sequence[Finding], matches: Sequence[Match]) -> I
 
 
 def _by_gates(matches: Sequence[Match], policy: Policy) -> list[Finding]:
-    """The gates alone; one that no cell has a number for must not pass."""
+    """The gates alone; a gate without numbers in any cell must not pass."""
     found = _tested("gate", matches, policy.gates, policy.confidence)
     mute = [gate.metric for gate in policy.gates if not any(one.metric == gate.metric for one in found)]
     return [*found, *(Finding("all cells", "gate", name, "not judged", "no cell has this number") for name in mute)]
 
 
 def _by_tiers(matches: Sequence[Match], policy: Policy) -> Iterator[Finding]:
-    """The tiers that were asked for, on the cells that have numbers on both sides."""
+    """The requested tiers, on the cells that have numbers on both sides."""
     sound = [match for match in matches if all(r.measured for pair in match.pairs for r in pair)]
     if not sound:
         yield Finding("all cells", "status", "status", "not comparable", "no cell has numbers on both sides")
@@ -137,14 +138,16 @@ def _by_tiers(matches: Sequence[Match], policy: Policy) -> Iterator[Finding]:
 
 
 def _lost(missing: Sequence[str]) -> list[Finding]:
-    """A row for every cell that NEW lacks: a gate must not pass because the cell it watched is gone."""
+    """A row for every cell that NEW lacks: a gate must not pass because its cell is missing."""
     names = [line.split(": only in BASE")[0] for line in missing if ": only in BASE" in line]
     return [Finding(name, "status", "status", "not comparable", "NEW lacks this cell") for name in names]
 
 
 def _statuses(matches: Sequence[Match]) -> Iterator[Finding]:
-    """A row for every cell of which a run has no numbers, or not all; the
-    worst of its pairs. What nobody measured is no regression; what failed is."""
+    """A row for every cell with missing or partial numbers in a run, by the worst of its pairs.
+
+    Unmeasured cells are not regressions; failed ones are.
+    """
     order = ("REGRESSION", "not comparable", "better", "ok")
     for match in matches:
         found = [(outcome, pair) for pair in match.pairs if (outcome := _status(*pair))]
@@ -171,7 +174,7 @@ def _counted(match: Match) -> Finding:
 
 
 def _tested(tier: str, matches: Sequence[Match], criteria: Sequence[Criterion], confidence: float) -> list[Finding]:
-    """One row per cell and metric. All trials of a tier are one family: Holm's correction runs over them together."""
+    """One row per cell and metric. All trials of a tier form one family for Holm's correction."""
     asked = [(match.cell, one, _trial(match.pairs, one)) for match in matches for one in criteria]
     decisions = iter(decide([trial for *_, trial in asked if isinstance(trial, Trial)], 1 - confidence))
     rows = []
@@ -222,9 +225,9 @@ Totals = Mapping[str, NDArray[np.float64]]  # one vector of `TOTALLED` per draw
 
 
 def evidence_of(criterion: Criterion, pairs: Sequence[RecordPair]) -> Trial | str | None:
-    """A trial, the reason why there is none, or None where no run has the number (nothing was drafted, say).
+    """A trial, the reason against one, or None if no run has the number (for instance, nothing was drafted).
 
-    Ratios of totals are compared over prompts, paired where both runs had the same; other numbers as they are.
+    Ratios of totals are compared over prompts, paired if both runs had the same; other numbers as they are.
     """
     name = criterion.metric
     values = [[record.number(name) for record in pair] for pair in pairs]
@@ -251,11 +254,11 @@ def _from_totals(criterion: Criterion, pairs: Sequence[RecordPair]) -> Trial | s
         return "fewer than two prompts to compare"
     bases, news = zip(*totals, strict=True)
     pooled = (_sum(bases), _sum(news))
-    if paired:  # a prompt that one pair lacks is lacking on both sides
+    if paired:  # a prompt missing in one pair is left out on both sides
         pooled = _common(*pooled)
     runs = tuple(_estimate(criterion.metric, base, new, paired) for base, new in totals)
     whole = _estimate(criterion.metric, *pooled, paired)
-    if whole.base == 0 or whole.new == 0:  # it has no logarithm, but no noise either
+    if whole.base == 0 or whole.new == 0:  # 0 has no logarithm, but no noise either
         return Trial(criterion, noiseless(whole.base, whole.new), tuple(noiseless(run.base, run.new) for run in runs))
     if not math.isfinite(whole.log) or math.isnan(whole.error):
         return f"{criterion.metric} depends on a single prompt, or lacks a time"
@@ -263,13 +266,13 @@ def _from_totals(criterion: Criterion, pairs: Sequence[RecordPair]) -> Trial | s
 
 
 def _common(base: Totals, new: Totals) -> tuple[Totals, Totals]:
-    """The draws of both, in the order of the first."""
+    """The common draws of both, in the order of the first."""
     names = [name for name in base if name in new]
     return {name: base[name] for name in names}, {name: new[name] for name in names}
 
 
 def _sum(runs: Sequence[Totals]) -> Totals:
-    """All runs together, draw by draw."""
+    """The sum of all runs, draw by draw."""
     return {name: np.sum([run[name] for run in runs if name in run], axis=0) for run in runs for name in run}
 
 

@@ -1,4 +1,4 @@
-"""What a run says of servers under load: the engines of all methods and the baseline, from cells at several batches."""
+"""Models of servers under load: the engines of all methods and the baseline, from cells at several batches."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +13,17 @@ NEEDED = ("batch", "k", "tokens_per_round", "baseline_step_ms", "round_ms", "bas
 SAME = tuple(name for name in QUESTION if name != "batch")
 METHOD = ("method", "k", "schedule", "confidence")
 STEPS = {"": "round_ms", "baseline_": "baseline_step_ms"}
-ROUNDS = {"": "rounds", "baseline_": "baseline_tokens"}  # a step of the baseline gives a token
+ROUNDS = {"": "rounds", "baseline_": "baseline_tokens"}  # a baseline step emits one token
 
 Row = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A method on a data set with its engine, None for one that does not speculate;
-    batches: those that were measured; cell: the one at the smallest of them."""
+    """A method on a data set with its engine, None without speculation.
+
+    batches: the measured ones; cell: the one at the smallest of them.
+    """
 
     dataset: str
     name: str
@@ -31,9 +33,11 @@ class Arm:
 
 
 def arms(rows: Sequence[Row], slots: int | None) -> list[Arm]:
-    """The baseline of every question and then its methods. UsageError where no method was
-    measured at two batches, or where more slots are asked for than rows were measured. Of
-    requests that came at times of their own nobody knows how many rows a step had."""
+    """The baseline of every question, followed by its methods.
+
+    UsageError if no method was measured at two batches, or more slots are requested than rows were measured.
+    Cells with arrival times are left out, as the number of rows in their steps is unknown.
+    """
     found: list[Arm] = []
     closed = [row for row in rows if number_in(row, "arrivals") is None]
     for question in grouped(closed, lambda row: tuple(text_in(row, name) for name in SAME)):
@@ -49,12 +53,12 @@ def arms(rows: Sequence[Row], slots: int | None) -> list[Arm]:
 
 
 def by_batch(rows: Sequence[Row]) -> dict[int, Row]:
-    """The cells of a method by their batch, which ascends."""
+    """The cells of a method by batch, ascending."""
     return dict(sorted((int(batch), row) for row in rows if (batch := number_in(row, "batch")) is not None))
 
 
 def of_method(rows: Mapping[int, Row], slots: int | None, first: bool) -> list[Arm]:
-    """A method, and before the first one the baseline."""
+    """A method, preceded by the baseline if it is the first."""
     largest, (smallest, row) = max(rows), next(iter(rows.items()))
     if slots is not None and not smallest <= slots <= largest:
         raise UsageError(f"--slots {slots}: measured were batches from {smallest} to {largest}")
@@ -67,14 +71,17 @@ def of_method(rows: Mapping[int, Row], slots: int | None, first: bool) -> list[A
 
 
 def curve(rows: Mapping[int, Row], arm: Literal["", "baseline_"]) -> tuple[tuple[int, float], ...]:
-    """Seconds of a step or round of an arm by the rows that it decodes."""
+    """Seconds of a step or round of an arm by its number of rows."""
     first = next(iter(rows.values()))
     return tuple((batch, seconds_of(row, batch, arm, first)) for batch, row in rows.items())
 
 
 def seconds_of(row: Row, batch: int, arm: Literal["", "baseline_"], first: Row) -> float:
-    """Seconds of a step of all rows. Rows decoded together share its time in equal parts, those that stood idle aside;
-    and of engines that tell no more, the seconds of a batch hold its prompts, which `first`, one row, has apart."""
+    """Seconds of a step over all rows, without idle ones; rows decoded together share its time equally.
+
+    If an engine reports no prefill, the seconds of a batch include it; it is then taken from `first`, the
+    smallest batch.
+    """
     step, prefill = value(row, STEPS[arm]), value(row, f"{arm}prefill_ms")
     if prefill == 0 and (apart := value(first, f"{arm}prefill_ms")):
         step -= apart / steps_of_a_prompt(row, arm)
@@ -87,13 +94,13 @@ def seconds_of(row: Row, batch: int, arm: Literal["", "baseline_"], first: Row) 
 
 
 def steps_of_a_prompt(row: Row, arm: Literal["", "baseline_"]) -> float:
-    """How many steps an answer took, in the mean."""
+    """The mean number of steps of an answer."""
     steps = value(row, ROUNDS[arm])
     return steps / (value(row, "prompts") * (number_in(row, "repeat") or 1))
 
 
 def value(row: Row, column: str) -> float:
-    """A number above zero; UsageError where it is none."""
+    """A positive number (0 is allowed for prefill and k). UsageError for anything else."""
     found = number_in(row, column)
     if found is None or found < 0 or (found == 0 and "prefill" not in column and column != "k"):
         raise UsageError(f"cell {clean(text_in(row, 'cell'), 20)}: {column} is {clean(row.get(column, ''), 40)!r}")
@@ -101,8 +108,11 @@ def value(row: Row, column: str) -> float:
 
 
 def chances(row: Row) -> tuple[float, ...]:
-    """The chances of 1, 2, … tokens in a round: by acceptance at each place where
-    that gives the tokens per round, else the two whole numbers around these."""
+    """The probabilities of 1, 2, … tokens in a round.
+
+    They follow from acceptance by position if that matches the tokens per round; otherwise they are on the
+    two nearest integers.
+    """
     tokens = max(value(row, "tokens_per_round"), 1.0)
     there, places = [1.0], 1
     while (at := number_in(row, f"acceptance_at_{places}")) is not None:
@@ -115,7 +125,7 @@ def chances(row: Row) -> tuple[float, ...]:
 
 
 def lengths(samples: Sequence[Row], arm: Arm, mean: float | None) -> list[int]:
-    """How long answers are: those of the baseline in the cell of an arm, or stretched to a mean. UsageError without."""
+    """Answer lengths: the baseline's in the cell of an arm, or scaled to a mean. UsageError if there are none."""
     own = (number_in(row, "baseline_tokens") for row in samples if text_in(row, "cell") == arm.cell)
     found = [number for number in own if number]
     if not found:

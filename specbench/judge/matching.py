@@ -1,4 +1,4 @@
-"""Cells of several runs side by side: which of them are the same question, and whether their exact numbers agree."""
+"""Match the cells of several runs that answer the same question, and compare their exact numbers."""
 
 import math
 from collections import Counter
@@ -19,7 +19,7 @@ from specbench.spec import RunSpec
 from specbench.wording import Row, clean, grouped
 
 ASKED = tuple(setting.name for setting in part("asked", RunSpec))
-# Looked at only where a run holds several cells that agree in all of the above.
+# Used only if a run has several cells that agree in all of the above.
 FURTHER = tuple(setting.name for setting in part("further", RunSpec))
 NAMED_ALWAYS = ("dataset", "method", "k", "schedule")  # settings in the name of every cell
 
@@ -48,7 +48,7 @@ class Record:
         return self["status"] in MEASURED
 
     def number(self, column: str) -> float:
-        """A number of results.csv; NaN where the cell is blank or infinite. UsageError for text."""
+        """A number of results.csv; NaN if the value is blank or infinite. UsageError for text."""
         text = self[column].strip()
         try:
             found = float(text or math.nan)
@@ -77,7 +77,7 @@ def records_of(run: Run) -> list[Record]:
 
 @dataclass(frozen=True)
 class Match:
-    """One cell as it is found in one or more pairs of runs."""
+    """One cell in one or more pairs of runs."""
 
     cell: str
     pairs: tuple[RecordPair, ...]
@@ -87,9 +87,9 @@ class Match:
 
 
 def matched(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Record]]) -> tuple[list[Match], list[str]]:
-    """The cells that both runs of a pair have, in the order of BASE, and a sentence on every cell that only one has.
+    """The cells that both runs of a pair have, in the order of BASE, and a sentence on every other cell.
 
-    The i-th of `news` belongs to the i-th of `bases`, or to the last. UsageError where a run has a cell twice.
+    The i-th of `news` belongs to the i-th of `bases`, or to the last. UsageError if a run has a cell twice.
     """
     unique = all(len({tuple(one[c] for c in ASKED) for one in run}) == len(run) for run in (*bases, *news))
     columns = ASKED if unique else ASKED + FURTHER
@@ -149,7 +149,7 @@ def compare_counts(base: Record, new: Record) -> tuple[Outcome, str]:
     if reason := hindrance(base, new):
         return "not judged", reason
     columns: tuple[str, ...] = (*COUNTS, *HASHES)
-    if base["schedule"] == "auto":  # its lookahead follows costs that were measured before the run
+    if base["schedule"] == "auto":  # its lookahead follows from costs measured before the run
         columns = OF_THE_BASELINE
     before, after = _by_prompt(base.samples), _by_prompt(new.samples)
     both = [(one, after[key]) for key, one in before.items() if key in after]
@@ -164,9 +164,9 @@ def compare_counts(base: Record, new: Record) -> tuple[Outcome, str]:
 
 
 def hindrance(base: Record, new: Record) -> str:
-    """Why two cells need not agree; empty where they must."""
+    """Why two cells need not agree; empty if they must."""
     for name in SAME:
-        # the tag after a plus says for which accelerator torch was built: device and dtype are looked at below
+        # the tag after a plus is torch's accelerator build: device and dtype are compared below
         if base[name].split("+")[0] != new[name].split("+")[0]:
             return f"{name} {clean(base[name], 40)} ≠ {clean(new[name], 40)}"
     sources = [column for record in (base, new) for column in record.row if column.endswith("_source")]
@@ -184,7 +184,7 @@ def hindrance(base: Record, new: Record) -> str:
 
 
 def _source(source: str) -> str:
-    """A checkpoint that ships inside the package is the same wherever the package lies."""
+    """A checkpoint that ships inside the package is the same wherever the package is installed."""
     parts = PurePosixPath(source.replace("\\", "/")).parts
     for i in range(len(parts) - 1):
         if parts[i : i + 2] == ("specbench", "assets"):
@@ -193,7 +193,7 @@ def _source(source: str) -> str:
 
 
 def _by_prompt(samples: Sequence[Row]) -> dict[tuple[str, int, int], Row]:
-    """The samples by prompt and repetition, those that agree in both (the turns of a conversation) by their order."""
+    """The samples by prompt and repetition; those that agree in both (the turns of a conversation) are numbered."""
     seen, found = Counter[tuple[str, int]](), {}
     for one in samples:
         key = (one["prompt"], one["repeat"])
@@ -203,7 +203,7 @@ def _by_prompt(samples: Sequence[Row]) -> dict[tuple[str, int, int], Row]:
 
 
 def first_difference(both: Sequence[tuple[Row, Row]], columns: Sequence[str]) -> str:
-    """The first prompt and column in which two runs differ, with both values, and how many samples do; or nothing."""
+    """The first prompt and column in which two runs differ, with both values, and the number of such samples; or ""."""
     differing = [
         (before, after, unequal)
         for before, after in both

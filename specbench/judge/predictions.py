@@ -1,7 +1,7 @@
-"""What the formulas say for a given alpha and c, and for the cells that a run measured.
+"""Predictions of the formulas for a given alpha and c, and for the cells of a run.
 
-Also the acceptance of such a cell as a profile, to be simulated with other
-weights or by another engine. Loads nothing heavy: the command answers at once.
+Also the acceptance of such a cell as a profile, for simulation with other weights or by another engine. Loads
+nothing heavy, so that the command answers at once.
 """
 
 import math
@@ -24,9 +24,9 @@ NEEDED = ("k", "alpha", "c", "speedup")
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the formulas say for one (alpha, c, K). None = undefined at this K, or reached by no alpha.
+    """Predictions for one (alpha, c, K). None means undefined at this K, or reached by no alpha.
 
-    at_once: c and c_hat are those of all drafts of a round, which one pass drafts, and not of one token.
+    at_once: c and c_hat are for a whole draft, made by one pass, and not for one token.
     """
 
     alpha: float
@@ -47,10 +47,10 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Measured:
-    """One measured row of a run beside its predictions. None = the run did not measure what the number needs.
+    """One measured row of a run with its predictions. None if the run did not measure the inputs.
 
-    c_round: all drafts of a round ÷ a baseline step. Where one pass makes them all, that is what every other K
-    would cost, too, and best_k the greatest there is; near_best says from which K on more tokens add less than 1 %.
+    c_round: draft time of a round ÷ a baseline step. If one pass makes a whole draft, every other K would
+    cost the same, and best_k is the greatest; near_best gives the K from which more tokens add less than 1 %.
     """
 
     dataset: str
@@ -70,10 +70,10 @@ class Measured:
 
 
 def predictions(alpha: float, c: float, c_hat: float, ks: list[int], at_once: bool = False) -> list[Prediction]:
-    """One Prediction per K; see there what c is at once. ValueError if an argument is out of range."""
+    """One Prediction per K; see there for c at once. ValueError if an argument is out of range."""
     best, best_speedup = optimum.best_k(alpha, c, at_once=at_once)
     near = optimum.near_best(alpha, c, at_once=at_once)
-    near = [k for k in near if (k > 0) == (best > 0)] if at_once else near  # those in one piece with the best
+    near = [k for k in near if (k > 0) == (best > 0)] if at_once else near  # only those contiguous with the best
     return [
         Prediction(
             alpha=alpha,
@@ -96,7 +96,7 @@ def predictions(alpha: float, c: float, c_hat: float, ks: list[int], at_once: bo
 
 
 def read_cell(row: Mapping[str, str], where: str) -> Measured:
-    """One row of results.csv beside its predictions. UsageError, naming the place, if a value makes no sense."""
+    """One row of results.csv with its predictions. UsageError, naming the location, for an impossible value."""
     try:
         k, alpha, c, speedup = (number(row, name) or 0.0 for name in NEEDED)
         if not k.is_integer() or k > formulas.K_MAX:
@@ -104,8 +104,8 @@ def read_cell(row: Mapping[str, str], where: str) -> Measured:
         alpha = as_share(alpha)
         v, overhead = number(row, "v"), number(row, "overhead")
         one, of_round = at_once(row), drafting(row) or k * c
-        cost = of_round if one else c  # what the formula has, also for other K
-        per_token = of_round / k if one and k else c  # lookups that find nothing draft fewer than K
+        cost = of_round if one else c  # the formula's cost, also for other K
+        per_token = of_round / k if one and k else c  # lookups without a match draft fewer than K
         best, best_speedup = optimum.best_k(alpha, cost, at_once=one)
         return Measured(
             dataset=clean(row.get("dataset", ""), 300),
@@ -135,11 +135,11 @@ def calibrated(row: Mapping[str, str], k: int, c: float, v: float | None, overhe
 
 
 def accepted_by_position(row: Mapping[str, str], k: int) -> list[float] | None:
-    """The K conditional acceptances of a row; None where one is missing."""
+    """The K conditional acceptances of a row; None if one is missing."""
     measured = [number(row, f"acceptance_at_{position}") for position in range(1, k + 1)]
     tested = takewhile(lambda acceptance: acceptance is not None, measured)
     known = [as_share(acceptance) for acceptance in tested if acceptance is not None]
-    # No round gets past a position that never accepts: later ones were not tested and count for nothing.
+    # A position that never accepts ends all rounds: later ones were not tested and do not matter.
     complete = len(known) == k or 0.0 in known
     return [*known, *[0.0] * (k - len(known))] if complete else None
 
@@ -165,8 +165,10 @@ ABOUT = ("engine", "target", "draft", "method", "k", "dataset", "temperature", "
 
 
 def profile_of_run(rows: Sequence[Row], cell: str = "") -> tuple[Profile, dict[str, Any]]:
-    """The profile of the only cell that drafts a chain, or of the one that `cell` names by its key,
-    its method or its K; and what it was measured on. UsageError where there is none, or more than one."""
+    """The profile of a chain cell, and a description of its measurement.
+
+    The cell is the only one, or named by `cell` by its key, its method or its K. UsageError unless exactly one matches.
+    """
     found = [row for row in rows if text_in(row, "method") not in (BASELINE, CHOOSING) and conditional(row)]
     if cell:
         found = [row for row in found if text_in(row, "cell").startswith(cell) or is_name_of(cell, name_of(row))]
@@ -180,7 +182,7 @@ def profile_of_run(rows: Sequence[Row], cell: str = "") -> tuple[Profile, dict[s
 
 
 def conditional(row: Row) -> tuple[float, ...]:
-    """Acceptance by position up to the first that was never reached; empty of trees."""
+    """Acceptance by position up to the first untested one; empty for trees."""
     if drafts_trees(row):
         return ()
     found: list[float] = []
@@ -195,11 +197,11 @@ def name_of(row: Row) -> str:
 
 
 def is_name_of(given: str, name: str) -> bool:
-    """Whether a user's name is that of a cell: the method, the lookahead, or both; `K = 4`, `k=4` and `K4` are one."""
+    """Whether a user's name denotes a cell: the method, the lookahead, or both; `K = 4`, `k=4` and `K4` are equal."""
     words, own = squeezed(given), squeezed(name)
     return words == own or words in own.split(" ")
 
 
 def squeezed(name: str) -> str:
-    """Small letters, without commas, and the number at its K."""
+    """Lower case, without commas, and with the number joined to its K."""
     return re.sub(r"\bk\s*=?\s*(?=[\d≤])", "k", " ".join(name.lower().replace(",", " ").split()))

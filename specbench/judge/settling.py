@@ -1,7 +1,6 @@
 """Why an answer is only provisional, and what settles it: how many prompts, on what machine, by which command.
 
-A row may have two things more than results.csv: `command`, the
-command line that made its run, and `run`, the name of its folder.
+A row may have two fields beyond results.csv: `command`, the command line of its run, and `run`, the name of its folder.
 """
 
 import math
@@ -17,19 +16,19 @@ from specbench.wording import Row, clean, counted, number_in, text_in
 
 MEASURING = {"run", "sweep-k", "sweep"}
 BUSY = "the machine was busy with other programs"
-MOSTLY_LOOPS = 0.5  # share of the tokens in loops above which a speedup says little about text that people want
-LONGEST = 800  # characters of a command that is shown: a truncated one would be another command
+MOSTLY_LOOPS = 0.5  # share of tokens in loops above which a speedup is not representative of useful text
+LONGEST = 800  # characters of a displayed command: a truncated one would be another command
 
 
 def with_command(rows: Sequence[Row], command: str, run: str = "") -> list[Row]:
-    """The rows of a run with the command line that made it, and the name of its folder."""
+    """The rows of a run with its command line and the name of its folder."""
     return [{**row, "command": command, "run": run} for row in rows]
 
 
 def doubts(carrying: Sequence[Candidate]) -> tuple[str, ...]:
-    """Why the cells that carry an answer, the best one first, make it only a provisional one."""
+    """Why the cells that carry an answer, best first, make it only a provisional one."""
     found, least = [few_prompts(carrying)], min(carrying, key=lambda c: c.draws)
-    if least.draws < FEWEST and least.draws != least.prompts:  # else `few_prompts` says it
+    if least.draws < FEWEST and least.draws != least.prompts:  # otherwise `few_prompts` reports it
         found.append(f"the interval is over {counted(least.draws, 'turn')} ({FEWEST} needed)")
     if loads := [number_in(c.row, "load_average") or 0 for c in carrying if c.busy]:
         found.append(f"{BUSY} (load {max(loads):.0f})")
@@ -55,8 +54,10 @@ def few_prompts(carrying: Sequence[Candidate]) -> str:
 
 
 def more_prompts(best: Candidate) -> int | None:
-    """How many more would make the interval exclude 1 if the speedup stays;
-    None where it cannot be predicted, as from an interval over few prompts."""
+    """How many more prompts would make the interval exclude 1 if the speedup stays.
+
+    None if unpredictable, as from an interval over few prompts.
+    """
     if best.draws < FEWEST or best.prompts < ENOUGH:
         return None
     enough = to_settle(best.interval, best.draws)
@@ -67,9 +68,9 @@ def more_prompts(best: Candidate) -> int | None:
 
 
 def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str) -> tuple[str, str]:
-    """How to settle the answer, in words, and as a command to copy where that of the run is known; empty if settled.
+    """How to settle the answer, in words, and as a command if the run's is known; empty if settled.
 
-    `promise`: the first words, what can be expected of it.
+    `promise`: the opening words with the expected effect.
     """
     least = min(carrying, key=lambda c: c.prompts)
     draw = per_draw(int(number_in(least.row, "batch") or 1), number_in(least.row, "arrivals"))
@@ -97,13 +98,15 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
 
 
 def shorter(row: Row) -> int:
-    """Half the new tokens: a model that repeats itself starts to after a while."""
+    """Half the new tokens: repetition usually starts late."""
     return max(int(number_in(row, "max_new_tokens") or 0) // 2, 16)
 
 
 def resumed(carrying: Sequence[Candidate], limit: int) -> str:
-    """The command that goes on with their run up to a limit; empty where that
-    cannot be done. One that was cut off below its own limit takes no other."""
+    """The command that continues their run up to a limit; empty if impossible.
+
+    A run that was interrupted below its own limit accepts no other.
+    """
     run, asked = run_of(carrying), min(number_in(c.row, "limit") or 0 for c in carrying)
     if not run or not all(grows(c.row) for c in carrying):
         return ""
@@ -111,29 +114,31 @@ def resumed(carrying: Sequence[Candidate], limit: int) -> str:
 
 
 def run_of(carrying: Sequence[Candidate]) -> str:
-    """The folder of the run that they are of; empty where it is not known, or they are of several."""
+    """The folder of their run; empty if unknown or not unique."""
     return only("run", carrying)
 
 
 def only(name: str, carrying: Sequence[Candidate]) -> str:
-    """What all of them have in a column; empty where they differ."""
+    """The common value of a column; empty if they differ."""
     found = {text_in(c.row, name) for c in carrying}
     return found.pop() if len(found) == 1 else ""
 
 
 def grows(row: Row) -> bool:
-    """Whether a finished run can be given more prompts: they would not change how the earlier ones were decoded.
+    """Whether a finished run can get more prompts without changing how earlier ones were decoded.
 
-    With a batch or several repetitions they would come between those, and `--until-ci` has
-    decided itself when to stop; a draft that learns, too, depends on what came before.
+    Batches and repetitions would interleave them, `--until-ci` has already decided when to stop, and a draft
+    that learns depends on earlier prompts.
     """
     alone = (number_in(row, "batch") or 1) == 1 and (number_in(row, "repeat") or 1) == 1
     return alone and bool(number_in(row, "limit")) and not any(text_in(row, name) for name in ("until_ci", "carries"))
 
 
 def further(carrying: Sequence[Candidate], alone: bool) -> str:
-    """The command to go on with after a settled answer: a sweep where one lookahead
-    was measured `alone`, else the report of the run; empty where neither is known."""
+    """The next command after a settled answer: a sweep if one lookahead was measured `alone`, else the report.
+
+    Empty if the command or the run is unknown.
+    """
     words = command_words(only("command", carrying))
     if alone and words[1:2] == ["run"] and not has_option(words, "--resume") and carrying[0].constant:
         return shown(["specbench", "sweep-k", *without_option(words[2:], "--k")])
@@ -142,19 +147,19 @@ def further(carrying: Sequence[Candidate], alone: bool) -> str:
 
 
 def prompts_held(row: Row) -> int | None:
-    """How many prompts the data set of a cell has, where that is known: it has them all, or the set is shipped."""
+    """The number of prompts in a cell's data set, if known: all were used, or the set is shipped."""
     if text_in(row, "status") == "ok" and not stopped(row):
         return int(number_in(row, "prompts") or 0) or None
     return shipped_rows(text_in(row, "dataset"))
 
 
 def stopped(row: Row) -> bool:
-    """Whether a finished cell was kept from more prompts by its settings, and not by the end of its data set."""
+    """Whether settings limited a finished cell's prompts, and not the end of its data set."""
     prompts, limit, goal = (number_in(row, name) or 0 for name in ("prompts", "limit", "until_ci"))
     if limit:
         if prompts >= limit:
             return True
-    elif text_in(row, "dataset").partition(":")[0] in LONG:  # these sets are as large as asked for
+    elif text_in(row, "dataset").partition(":")[0] in LONG:  # these sets can have any size
         return True
     bounds = (number_in(row, name) or math.nan for name in ("speedup", "speedup_low", "speedup_high"))
     return goal > 0 and prompts >= ENOUGH and half_width(Interval(*bounds)) <= goal
@@ -167,15 +172,15 @@ SAME = {
 
 
 def repeated(command: str, changed: Mapping[str, int], ends_early: bool = False) -> str:
-    """The command line with other values of some options; empty where it cannot be repeated.
+    """The command line with changed options; empty if it cannot be repeated.
 
-    `ends_early`: `--until-ci` would end it where it ended before, so it is left out.
+    `ends_early`: `--until-ci` would end it at the same point, so it is left out.
     """
     words = command_words(command)
     if not words or has_option(words, "--resume"):
         return ""
     if ends_early and not has_option(words, "--until-ci"):
-        return ""  # it stands in a file
+        return ""  # the option is in a file
     for name, value in changed.items():
         for option in SAME[name]:
             words = without_option(words, option)
@@ -184,7 +189,7 @@ def repeated(command: str, changed: Mapping[str, int], ends_early: bool = False)
 
 
 def command_words(command: str) -> list[str]:
-    """The words of a command line that measures; empty where it is none, or has arguments that might not be options."""
+    """The words of a measuring command line; empty if it is another, or has arguments that might not be options."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -193,7 +198,7 @@ def command_words(command: str) -> list[str]:
 
 
 def shown(words: Sequence[str]) -> str:
-    """The command line of some words; empty where a terminal would not show it as it is."""
+    """The command line of some words; empty if a terminal would not show it unchanged."""
     found = shlex.join(words)
     return found if found == clean(found, LONGEST) else ""
 
@@ -203,7 +208,7 @@ def has_option(words: Sequence[str], option: str) -> bool:
 
 
 def without_option(words: Sequence[str], option: str) -> list[str]:
-    """The words of a command without an option and its value, which may be part of the same word (--limit=3, -n3)."""
+    """The words of a command without an option and its value, which may be joined (--limit=3, -n3)."""
     joined, kept = option if len(option) == 2 else f"{option}=", list[str]()
     rest = iter(words)
     for word in rest:

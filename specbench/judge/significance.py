@@ -1,13 +1,13 @@
 """The tests of `compare` and `verify`.
 
-`compare` asks whether a number became worse by more than a margin and by more than chance, `verify` which of several
-methods emit text that is not distributed as the target says (z-tests, at the end).
+`compare` tests whether a number became worse by more than a margin and by more than chance, `verify` which of
+several methods emit text that does not follow the target's distribution (z-tests, at the end).
 
-A metric is a ratio of totals over prompts, and what is judged is log(new ÷ base). Its error is the delete-one
-jackknife over prompts (both runs lose the same prompt where they are paired), with Student's t on n − 1 degrees
+A metric is a ratio of totals over prompts, and log(new ÷ base) is judged. Its error is the delete-one
+jackknife over prompts (both runs lose the same prompt if they are paired), with Student's t on n − 1 degrees
 of freedom. Two runs of one commit can differ by more than the spread of their prompts (clock, neighbours,
-memory layout), which no interval over prompts sees. So a change must also exceed a margin, and where NEW was
-run again every run must show it. Rates of false alarms and of detection: `tests/benchmarks/gate.py`.
+memory layout), which no interval over prompts shows. So a change must also exceed a margin, and if NEW was
+run again, every run must show it. Rates of false alarms and of detection: `tests/benchmarks/gate.py`.
 """
 
 import math
@@ -24,7 +24,7 @@ from specbench.results.statistics import Tally, jackknife, two_sided
 
 Outcome = Literal["ok", "better", "REGRESSION", "inconclusive", "not comparable", "not judged"]
 Totals = Mapping[str, NDArray[np.float64]]  # column of samples.csv → one total per prompt
-POWER = 0.95  # how often the smallest visible effect is detected
+POWER = 0.95  # detection rate of the smallest visible effect
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ TOTALLED = tuple(dict.fromkeys(name for metric in METRICS.values() for name in (
 
 @dataclass(frozen=True)
 class Criterion:
-    """Worse is: below (−1) or above (+1) the base by more than `margin`, a share of it."""
+    """Worse means below (−1) or above (+1) the base by more than `margin`, a share of it."""
 
     metric: str
     worse: Literal[-1, 1]
@@ -63,7 +63,7 @@ class Criterion:
 
     @property
     def limit(self) -> float:
-        """The margin on the log scale, positive; infinite where nothing can fall by so much."""
+        """The margin on the log scale, positive; infinite if nothing can fall by so much."""
         return abs(math.log1p(self.worse * self.margin)) if self.worse * self.margin > -1 else math.inf
 
 
@@ -94,8 +94,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Decision:
-    """low, high: one-sided bounds of the relative change. p: Holm-corrected. smallest: the relative worsening
-    that would have been called a regression 19 times in 20, as far as the noise between prompts goes.
+    """The decision on a trial.
+
+    low, high: one-sided bounds of the relative change. p: Holm-corrected. smallest: the relative worsening
+    that would be called a regression in 19 of 20 cases, considering only noise between prompts.
     """
 
     outcome: Outcome
@@ -126,7 +128,7 @@ def estimate(metric: Metric, base: Totals, new: Totals, paired: bool) -> Estimat
         values = [float(metric.scale * np.exp(log)) for log in (before, after)]
         parts = [(jackknife(one), one.size - 1) for one in ([left[1] - left[0]] if paired else left)]
     variance = math.fsum(v for v, _ in parts)
-    # Welch and Satterthwaite; equal to n − 1 where there is one part
+    # Welch and Satterthwaite; equal to n − 1 for a single part
     spread = math.fsum(v * v / df for v, df in parts if df)
     df = variance * variance / spread if spread > 0 else float(min(df for _, df in parts))
     return Estimate(values[0], values[1], after - before, math.sqrt(variance), df)
@@ -139,8 +141,8 @@ def noiseless(base: float, new: float) -> Estimate:
 
 
 def mean_of(runs: Sequence[Estimate]) -> Estimate:
-    """All runs together. The largest error stays: runs that share their base do not average its noise away."""
-    with np.errstate(over="ignore", invalid="ignore"):  # a change from 0 is infinite, two of them may cancel
+    """All runs together, with the largest error: runs that share their base do not average out its noise."""
+    with np.errstate(over="ignore", invalid="ignore"):  # a change from 0 is infinite, and two may cancel
         base, new, log = (float(np.mean([getattr(run, name) for run in runs])) for name in ("base", "new", "log"))
     return Estimate(base, new, log, max(run.error for run in runs), min(run.df for run in runs))
 
@@ -155,14 +157,14 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def decide(trials: Sequence[Trial], level: float) -> list[Decision]:
-    """One verdict per trial; `level` is the chance of a false alarm that is allowed over all of them."""
+    """One decision per trial; `level` is the permitted chance of a false alarm over all of them."""
     worse = holm([chance(trial.bad, trial.pooled) for trial in trials])
     better = holm([chance(-trial.bad, trial.pooled) for trial in trials])
     return [_decision(trial, p, q, level, len(trials)) for trial, p, q in zip(trials, worse, better, strict=True)]
 
 
 def chance(log: float, found: Estimate) -> float:
-    """One-sided p of a change this large or larger where nothing changed."""
+    """One-sided p of a change this large or larger under no change."""
     if found.error == 0:
         return 0.0 if log > 0 else 1.0
     return float(student.sf(log / found.error, found.df))
@@ -200,22 +202,22 @@ def _outcome(trial: Trial, worse: bool, better: bool, reach: float) -> tuple[Out
 
 
 def quantile(tail: float, found: Estimate) -> float:
-    """How far chance reaches on the log scale with this probability, on one side."""
+    """The one-sided quantile of noise on the log scale at this probability."""
     return float(student.isf(tail, found.df)) * found.error if found.error else 0.0
 
 
 def relative(log: float) -> float:
-    """A change on the log scale as a share; infinite where it is beyond all numbers."""
+    """A change on the log scale as a share; infinite if it overflows."""
     return math.expm1(log) if log < 700 else math.inf
 
 
-FALSE_ALARM = 0.001  # chance that any of the methods is accused wrongly
-Name = TypeVar("Name", bound=Hashable)  # of a test
+FALSE_ALARM = 0.001  # chance that any method is wrongly accused
+Name = TypeVar("Name", bound=Hashable)  # name of a test
 
 
 @dataclass(frozen=True)
 class ZTest:
-    """The z of a method, the limit that its amount is held against, and whether it is beyond it."""
+    """The z of a method, the limit for its absolute value, and whether it exceeds that."""
 
     z: float
     limit: float
@@ -225,8 +227,8 @@ class ZTest:
 def z_tests(found: Mapping[Name, Tally], level: float = FALSE_ALARM) -> dict[Name, ZTest]:
     """Two-sided tests; `level` is the chance of any false alarm among them all (Holm 1979, step down).
 
-    The farthest z is held against the limit of all tests together, the next one
-    against that of one test fewer, and so on up to the first that is within its limit.
+    The largest z is compared with the limit of all tests together, the next with that of one test fewer, and
+    so on up to the first within its limit.
     """
     chances = {name: two_sided(tally.z) for name, tally in found.items()}
     in_order = sorted(chances, key=chances.__getitem__)

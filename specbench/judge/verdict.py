@@ -1,6 +1,6 @@
 """YES, NO, PROVISIONAL or UNCLEAR: does speculative decoding pay here, with which K, and what would settle it.
 
-`settling` says what makes an answer provisional.
+`settling` explains what makes an answer provisional.
 """
 
 import math
@@ -21,20 +21,20 @@ Leaning = Literal["YES", "NO"]
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The answer for one pair on one data set. What was not measured is None.
+    """The answer for one pair on one data set. Unmeasured values are None.
 
-    leaning: what a PROVISIONAL answer would be without its `reasons`; an UNCLEAR one may have some as well. settle,
-    command: what would settle it, in words, and as a command line where that of the run is known. acceptance: the
-    rates where it is synthetic, else empty; such cells are no evidence that the pair pays. chat: in which chat
-    template prompts were read, in words. draws: over how many independent ones the interval is. low, high: 95 %
-    interval of the speedup of the best candidate, widened because it is the best of `candidates` (Bonferroni).
-    break_even_alpha: by the formula any α above c pays; of drafts that one pass makes, all of a round, it is the α
-    at which this K pays by it (`at_once`). `break_even_alpha_measured` is the α at which this K pays with the costs
-    that were measured. more_prompts: how many more would settle an UNCLEAR one. further: the command to go on with
-    where nothing is to be settled. run: the folder of the run, as it is named in commands. tokens_per_round,
-    c_round, v, overhead: what a round of the best candidate emits, and what its parts cost in baseline steps.
-    faster: why a candidate that is faster on average was not chosen, empty where none is. looping: the share of
-    the tokens that are in loops, as text of the best candidate.
+    leaning: the PROVISIONAL answer without its `reasons`; an UNCLEAR one may have some as well. settle,
+    command: what would settle it, in words, and as a command line if the run's is known. acceptance: the
+    rates if it is synthetic, else empty; such cells are no evidence that the pair pays. chat: the chat
+    template of the prompts, in words. draws: the number of independent draws for the interval. low, high: 95
+    % interval of the speedup of the best candidate, widened because it is the best of `candidates`
+    (Bonferroni). break_even_alpha: by the formula any α above c pays; if one pass makes a whole draft
+    (`at_once`), the α at which this K pays. `break_even_alpha_measured` is the α at which this K pays with
+    the measured costs. more_prompts: how many more would settle an UNCLEAR one. further: the next command if
+    nothing is to be settled. run: the folder of the run, as named in commands. tokens_per_round, c_round, v,
+    overhead: tokens of a round of the best candidate, and its costs in baseline steps. faster: why a
+    candidate that is faster on average was not chosen, else empty. looping: the share of tokens in loops, as
+    text of the best candidate.
     """
 
     answer: Answer
@@ -102,11 +102,11 @@ class Recommendation:
 
 
 def recommend(rows: Sequence[Row]) -> list[Recommendation]:
-    """One answer for every pair, data set and distribution among the rows of results.csv, in their order.
+    """One answer for every pair, data set and sampling distribution in the rows of results.csv, in order.
 
-    YES: the lower bound of some candidate is above 1. NO: the upper bounds of all are below 1.
-    Either is PROVISIONAL on few prompts or a busy machine. UNCLEAR otherwise, and always for
-    synthetic acceptance. Cells that failed or are not lossless are never recommended, and are named.
+    YES: the lower bound of some candidate is above 1. NO: the upper bounds of all are below 1. Either is
+    PROVISIONAL on few prompts or a busy machine. UNCLEAR otherwise, and always for synthetic acceptance.
+    Cells that failed or are not lossless are never recommended, and are named.
     """
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
@@ -116,8 +116,7 @@ def recommend(rows: Sequence[Row]) -> list[Recommendation]:
 
 
 def pays(found: Recommendation, least: float | None = None) -> bool | None:
-    """Whether the answer is YES, or else whether the best cell is surely at
-    least so many times as fast as no draft; None where that is not settled."""
+    """Whether the answer is YES, or with `least`, whether the best speedup surely reaches it; None if unsettled."""
     if least is None:
         return {"YES": True, "NO": False}.get(found.answer)
     if found.reasons or found.acceptance or found.low is None or found.high is None:
@@ -158,16 +157,16 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
 
 
 def _leaning(found: Sequence[Candidate]) -> tuple[Candidate | None, Leaning | None]:
-    """The best candidate, and what its interval, or those of all, say."""
+    """The best candidate, and the answer that the intervals suggest."""
     paying = [c for c in found if c.interval.low > 1]
-    settled = [c for c in paying if not doubts([c])]  # one that surely pays is preferred to a faster one that may not
-    unsettled = [c for c in found if not c.interval.high < 1]  # a slower one is not the answer while one is open
+    settled = [c for c in paying if not doubts([c])]  # prefer one that surely pays to a faster uncertain one
+    unsettled = [c for c in found if not c.interval.high < 1]  # while one is open, a slower one is not the answer
     best = max(settled or paying or unsettled or found, key=lambda c: c.interval.value, default=None)
     return best, "YES" if paying else "NO" if found and not unsettled else None
 
 
 def faster(best: Candidate | None, found: Sequence[Candidate]) -> str:
-    """Why the candidate with the highest speedup is not the chosen one; empty where it is."""
+    """Why the candidate with the highest speedup is not the chosen one; empty if it is."""
     top = max(found, key=lambda c: c.interval.value, default=None)
     if best is None or top is None or top.interval.value <= best.interval.value:
         return ""
@@ -181,7 +180,7 @@ def faster(best: Candidate | None, found: Sequence[Candidate]) -> str:
 
 
 def _answer(carrying: Sequence[Candidate], leaning: Leaning | None) -> dict[str, Any]:
-    """The answer that some cells carry, the best one first, why it is provisional, and what would settle it."""
+    """The answer that some cells carry, best first, why it is provisional, and what would settle it."""
     reasons = doubts(carrying) if carrying else ()
     more = more_prompts(carrying[0]) if carrying and not leaning else None
     promise = "settle it" if leaning or more else "measure again"
