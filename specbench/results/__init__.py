@@ -1,1 +1,1 @@
-"""What was measured, as data and as files. Reads and writes; imports no torch."""
+"""Measurements as data and as files. Reads and writes; imports no torch."""

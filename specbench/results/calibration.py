@@ -1,4 +1,4 @@
-"""What `specbench calibrate` measured, and what follows from it: v, c, the free width, the best K for an α."""
+"""The results of `specbench calibrate`, with derived values: v, c, the free width, the best K for an α."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,14 +12,14 @@ from specbench.theory.optimum import Costs
 from specbench.wording import ranges
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-FREE = 1.10  # a pass up to this many times as long as one over a single token counts as free
+FREE = 1.10  # a pass up to this multiple of a single-token pass counts as free
 
 
 @dataclass(frozen=True)
 class Point:
     """One line of calibration.csv: median milliseconds of many calls with their quartiles.
 
-    target: one pass over `width` tokens; draft: `width` tokens drafted one after the other. v = ÷ that of width 1.
+    target: one pass over `width` tokens; draft: `width` tokens drafted one after the other. v = ÷ the value at width 1.
     """
 
     model: str
@@ -32,7 +32,7 @@ class Point:
 
 
 def points_of(model: str, context: int, seconds: dict[int, Sequence[float]]) -> tuple[Point, ...]:
-    """The points of one model from the seconds of every call, by width; width 1 must be among them."""
+    """The points of one model from the seconds of every call, by width; width 1 is required."""
     alone = median(seconds[1])
     found = []
     for width, values in sorted(seconds.items()):
@@ -44,8 +44,11 @@ def points_of(model: str, context: int, seconds: dict[int, Sequence[float]]) -> 
 
 @dataclass(frozen=True)
 class AtContext:
-    """Everything measured at one length of the context. step: milliseconds of one baseline decode step; overhead:
-    what the acceptance stage and the host add to a round beyond their part in a baseline step, in such steps."""
+    """All measurements at one context length.
+
+    step: milliseconds of a baseline decode step; overhead: extra cost of acceptance and host in a round, in
+    baseline steps.
+    """
 
     context: int
     step: float
@@ -54,8 +57,10 @@ class AtContext:
     draft: tuple[Point, ...]
 
     def costs(self) -> Costs:
-        """In baseline steps. verify[K] is a step with the pass over K + 1 tokens in it, so
-        verify[0] is 1; widths that were not measured lie on a line between their neighbours."""
+        """Costs in baseline steps. verify[K] is a step with the pass over K + 1 tokens, so verify[0] is 1.
+
+        Unmeasured widths are interpolated linearly.
+        """
         first, last = self.draft[0], self.draft[-1]
         later = (last.milliseconds - first.milliseconds) / max(last.width - first.width, 1)
         widths = [p.width for p in self.target]
@@ -69,12 +74,12 @@ class AtContext:
         return optimum.round_costs(costs.first, costs.later, costs.verify, costs.overhead)
 
     def free_width(self) -> int:
-        """The number of tokens up to which no pass costs more than 1.10 times that over one token."""
+        """The number of tokens up to which no pass costs more than 1.10 times a single-token pass."""
         dear = [p.width for p in self.target if p.v > FREE]
         return max(p.width for p in self.target if not dear or p.width < dear[0])
 
     def summary(self) -> dict[str, Any]:
-        """One row of what follows at this length, independent of α."""
+        """One row of derived values at this length, independent of α."""
         costs = self.costs()
         return {
             "context": self.context,
@@ -89,7 +94,7 @@ class AtContext:
         }
 
     def choices(self) -> list[dict[str, Any]]:
-        """The K that theory chooses for a range of α, with the speedup it predicts; K = 0 where no K pays."""
+        """The optimal K for a range of α, with the predicted speedup; K = 0 if no K pays."""
         rounds, found = self.rounds(), []
         for alpha in ALPHAS:
             k, speedup = optimum.best_k_of(alpha, rounds)
@@ -102,12 +107,12 @@ class AtContext:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A pair on a machine, at several lengths of the context."""
+    """A pair on a machine, at several context lengths."""
 
     contexts: tuple[AtContext, ...]
 
     def costs(self, context: int) -> Costs:
-        """At the measured length that is nearest to `context`."""
+        """The costs at the measured length nearest to `context`."""
         return min(self.contexts, key=lambda level: abs(level.context - context)).costs()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -115,7 +120,7 @@ class Calibration:
         return [asdict(point) for level in self.contexts for point in (*level.target, *level.draft)]
 
     def document(self) -> dict[str, Any]:
-        """calibration.json: the points and what follows from them."""
+        """calibration.json: the points and derived values."""
         return {
             "points": self.rows(),
             "contexts": [level.summary() for level in self.contexts],

@@ -1,7 +1,7 @@
 """The numbers of a cell by the category of its prompts: the rows of categories.csv.
 
-The columns have the names and the definitions of results.csv, over the prompts of a category
-alone; `<name>_mean` is the mean of the prompts' own values, in which every prompt counts alike.
+The columns have the names and definitions of results.csv, over the prompts of one category; `<name>_mean` is
+the mean of the prompts' own values, with equal weights.
 """
 
 import math
@@ -30,10 +30,10 @@ TIMED = ("c", "v", "overhead", "baseline_tokens_per_second", "tokens_per_second"
 
 
 def numbers_by_category(samples: Sequence[Sample], longest: int, lookahead: int | None) -> list[dict[str, Any]]:
-    """One row per category, in alphabetical order; none where all prompts are of one.
+    """One row per category, in alphabetical order; empty if all prompts are of one.
 
-    `longest` is the number of new tokens that ends an output, `lookahead` as of `numbers`. Prompts decoded together
-    share their time whatever their categories are: what is made of seconds is then blank.
+    `longest` is the number of new tokens that ends an output, `lookahead` as in `numbers`. Prompts decoded
+    together share their time across categories, so columns from seconds are then blank.
     """
     groups = sorted(grouped(samples, lambda one: one.category), key=lambda group: group[0].category)
     if len(groups) < 2:
@@ -73,7 +73,7 @@ def tokens_per_round_bounds(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def costs(samples: Sequence[Sample]) -> dict[str, float]:
-    """c, v and overhead in baseline steps of these very prompts, and the speeds of both arms."""
+    """c, v and overhead in baseline steps over these prompts, and the speeds of both arms."""
     baseline, method = timing([s.baseline for s in samples]), timing([s.method for s in samples])
     found = measured_costs(baseline, method)
     return {
@@ -86,14 +86,14 @@ def costs(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def predictions(samples: Sequence[Sample], lookahead: int | None) -> dict[str, float]:
-    """What these very prompts' α and costs predict of their speedup."""
+    """The speedup predicted from the α and costs of these prompts."""
     arms = timing([s.baseline for s in samples]), timing([s.method for s in samples])
     explained = explanation(samples, *arms, lookahead)
     return {name: explained[name] for name in PREDICTED}
 
 
 def means(samples: Sequence[Sample]) -> dict[str, float]:
-    """The mean over prompts of each prompt's own value, its repetitions together; prompts without one are left out."""
+    """The mean over prompts of each prompt's own value, repetitions pooled; prompts without one are left out."""
     own = [own_numbers(group) for group in grouped(samples, lambda one: one.prompt)]
     return {f"{name}_mean": mean([numbers[name] for numbers in own]) for name in own[0]}
 

@@ -1,7 +1,6 @@
 """A cell of a run as data: its spec, its samples and how it ended. `row()` is the only list of CSV columns.
 
-Also what is wrong with the cells of a run, as the error that a command
-ends with, and whether engines accepted the same drafted tokens.
+Also the errors of cells, which a command ends with, and whether engines accepted the same drafted tokens.
 """
 
 import math
@@ -21,9 +20,9 @@ from specbench.spec import BASELINE, CHOOSING, SCHEMA_VERSION, RunSpec
 from specbench.wording import clean, counted, grouped, pair_said
 
 Status = Literal["ok", "partial", "oom", "nan", "mismatch", "skipped", "error"]
-MEASURED = ("ok", "partial")  # the statuses that come with numbers
-NAMES = ("target", "draft", "method", "k", "schedule", "dataset", "temperature", "batch")  # of a line by category
-UNFINISHED = ("partial", "skipped")  # the statuses that a resumed run goes on with; the others are final
+MEASURED = ("ok", "partial")  # the statuses with numbers
+NAMES = ("target", "draft", "method", "k", "schedule", "dataset", "temperature", "batch")  # columns by category
+UNFINISHED = ("partial", "skipped")  # the statuses that a resumed run continues; the others are final
 Comparison = Literal["identical", "numeric", "MISMATCH", "not compared", "lossy"]
 
 
@@ -31,8 +30,8 @@ Comparison = Literal["identical", "numeric", "MISMATCH", "not compared", "lossy"
 class Losslessness:
     """`lossless` is identical, numeric, MISMATCH, not compared (sampled output differs by chance), or lossy.
 
-    lossy: sampled by a rule that is not lossless; the column law_distance says how
-    far its distribution is off. The names of the fields are keys of the journal.
+    lossy: sampled by a rule that is not lossless; the column law_distance has the distance of its
+    distribution. The field names are keys of the journal.
     """
 
     verdict: Comparison = "not compared"
@@ -57,8 +56,8 @@ class Losslessness:
 class Cell:
     """One cell of a run: its spec, what its names resolved to, the samples, and how it ended.
 
-    ready: seconds to build, compile or capture (baseline, method); part of no other number. detail: the traceback
-    of an unexpected error; the journal keeps it, no table shows it. peaks: the memory that there was at most.
+    ready: seconds to build, compile or capture (baseline, method); part of no other number. detail: the
+    traceback of an unexpected error, kept in the journal only. peaks: peak memory.
     """
 
     spec: RunSpec
@@ -78,16 +77,16 @@ class Cell:
 
     @property
     def lookahead(self) -> int | None:
-        """The K of a constant schedule, None for any other, and where methods are chosen."""
+        """The K of a constant schedule; None for others, and if methods are chosen."""
         return self.spec.k if self.spec.schedule == "constant" and self.spec.method != CHOOSING else None
 
     @property
     def rows(self) -> int:
-        """How many prompts share their seconds: none where requests come at times of their own, each with its wait."""
+        """How many prompts share their seconds; 1 for requests with arrival times, as each has its own wait."""
         return self.spec.batch if self.spec.arrivals is None else 1
 
     def row(self) -> dict[str, Any]:
-        """The columns of results.csv, in their order; the numbers of a cell that ended without them are blank."""
+        """The columns of results.csv, in order; numbers are blank if the cell ended without them."""
         row: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "status": self.status, "error": self.error}
         row |= {"cell": self.spec.key, **self.spec.model_dump(mode="json"), **acceptance_of(self.spec), **self.resolved}
         row |= dict.fromkeys(NUMBERS)
@@ -99,18 +98,18 @@ class Cell:
             row |= {"baseline_ready_seconds": self.ready[0], "ready_seconds": self.ready[1]}
             row |= self.peaks.row()
             if self.spec.acceptance is not None:
-                row["law_distance"] = None  # the synthetic acceptance follows no model's distribution
+                row["law_distance"] = None  # synthetic acceptance follows no model's distribution
         return row
 
     def category_rows(self) -> list[dict[str, Any]]:
-        """The lines of categories.csv; none where all prompts are of one category, or the cell has no numbers."""
+        """The lines of categories.csv; empty if all prompts are of one category, or the cell has no numbers."""
         asked = (self.spec.max_new_tokens, self.lookahead)
         found = numbers_by_category(self.samples, *asked) if self.status in MEASURED else []
         named = {name: getattr(self.spec, name) for name in NAMES}
         return [{"schema_version": SCHEMA_VERSION, "cell": self.spec.key, **named, **numbers} for numbers in found]
 
     def belief_rows(self) -> list[dict[str, float]]:
-        """The reliability curve of its schedule; none where that believes nothing, or the cell has no numbers."""
+        """The reliability curve of its schedule; empty without predictions or numbers."""
         return belief_rows([r for s in self.samples for r in s.method.rounds]) if self.status in MEASURED else []
 
     def sample_rows(self) -> list[dict[str, Any]]:
@@ -122,7 +121,7 @@ class Cell:
 
 
 def acceptance_of(spec: RunSpec) -> dict[str, str | None]:
-    """As columns: the rates as they are written, and whether acceptance follows them or is the pair's own."""
+    """As columns: the rates as written, and whether acceptance is synthetic or the pair's own."""
     if spec.acceptance is None:
         return {"acceptance": None, "acceptance_mode": "real"}
     return {"acceptance": ",".join(map(str, spec.acceptance)), "acceptance_mode": "synthetic"}
@@ -130,8 +129,11 @@ def acceptance_of(spec: RunSpec) -> dict[str, str | None]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Two engines on one cell: prompts, those with equal texts, and of these those with the same
-    verdicts at every place that both tested, those with the same counts, and those with neither."""
+    """The agreement of two engines on one cell.
+
+    Counts of prompts, of those with equal texts, and among these with equal verdicts at every position that
+    both tested, with equal counts, and with neither.
+    """
 
     one: Cell
     other: Cell
@@ -146,12 +148,13 @@ class Agreement:
 
 
 def agreements(cells: Sequence[Cell]) -> Iterator[Agreement]:
-    """Of every cell that several engines measured greedily, the first engine with each other one.
+    """Compare the first engine with each other one, for every cell that several engines measured greedily.
 
-    A greedy draft of a chain says of every place of a text whether it would have drafted the token there, wherever
-    its round began. So two engines must agree at every place that both tested. Where an engine reports totals only,
-    its counts must do: rounds that begin one place apart overtake each other nowhere, so that the engine whose first
-    token comes with the prompt accepts as many tokens, or one fewer; and one more where a text ends within a draft.
+    With a greedy chain, whether the token at a position would be drafted does not depend on where the round
+    began. So two engines must agree at every position that both tested. If an engine reports only totals, its
+    counts must agree: rounds that begin one position apart never overtake each other, so the engine whose
+    first token comes with the prompt accepts as many tokens, or one fewer; or one more if a text ends within
+    a draft.
     """
     able = [cell for cell in cells if cell.status in MEASURED and cell.samples and comparable(cell)]
     for first, *others in grouped(able, lambda cell: cell.spec.on_any_engine):
@@ -160,7 +163,7 @@ def agreements(cells: Sequence[Cell]) -> Iterator[Agreement]:
 
 
 def comparable(cell: Cell) -> bool:
-    """Whether texts are greedy, and drafts the same wherever a round begins: those that a model draws."""
+    """Whether texts are greedy, and drafts independent of where a round begins: those of a model."""
     drafted = bool(cell.resolved.get("drafted_by")) and cell.spec.schedule == "constant"
     return cell.spec.temperature == 0 and cell.spec.method != BASELINE and drafted and not cell.resolved.get("carries")
 
@@ -180,7 +183,7 @@ def same_verdicts(one: Trace, other: Trace) -> bool:
 
 
 def verdicts(trace: Trace) -> dict[int, bool]:
-    """Of every place of a text at which a drafted token was tested, whether it was accepted."""
+    """For every position of a text with a tested drafted token, whether it was accepted."""
     found, at = dict[int, bool](), 0
     for one in trace.rounds:
         found |= {at + level: level < one.accepted for level in range(one.tested)}
@@ -195,7 +198,7 @@ def same_counts(one: Trace, other: Trace) -> bool:
 
 
 def raise_for_status(cells: Sequence[Cell]) -> None:
-    """Raise what the exit code of a run that was not interrupted says; return where every cell is ok."""
+    """Raise the error for the exit code of an uninterrupted run; return if every cell is ok."""
     broken = [c for c in cells if c.lossless.verdict == "MISMATCH"]
     if broken:
         names = ", ".join(dict.fromkeys(f"{c.spec.dataset} (K {c.spec.k})" for c in broken))
@@ -212,25 +215,25 @@ Samples = Mapping[RunSpec, Sequence[Sample]]  # of a turn, by cell
 
 
 class Observer:
-    """Sees everything as it is measured: it may store and draw, it cannot change a number. This one does nothing."""
+    """Sees everything as it is measured; may store and draw, but not change a number. This one does nothing."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """The run has ended, one way or another."""
+        """Called when the run has ended, in any way."""
 
     def loading(self, what: str, done: int, total: int) -> None:
-        """So many bytes of a model have been fetched or read; called by several threads."""
+        """Bytes of a model were fetched or loaded; called by several threads."""
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
-        """A group begins: its cells, and how many prompts it decodes at most, all turns and repetitions counted."""
+        """A group begins: its cells, and its maximum number of prompts, with all turns and repetitions."""
 
     def resolved(self, cells: Sequence[Cell]) -> None:
-        """What the names of cells that have begun stand for turned out to be something else."""
+        """The names of started cells resolved to something else than recorded."""
 
     def preparing(self, spec: RunSpec | None) -> None:
-        """An arm of the group is about to be made ready, which may take minutes of compiling; None: all are."""
+        """An arm of the group is about to be prepared, which may take minutes to compile; None: all are ready."""
 
     def estimated(self, spec: RunSpec, speedup: float, prompts: int) -> None:
         """A first estimate of the speedup from a few prompts, before the arms are compiled; it enters no result."""
@@ -239,4 +242,4 @@ class Observer:
         """All arms have decoded the prompts of a turn."""
 
     def end(self, cell: Cell) -> None:
-        """A cell has ended, one way or another."""
+        """A cell has ended, in any way."""

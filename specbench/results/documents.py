@@ -1,4 +1,4 @@
-"""What a run, `specbench verify` and `specbench trace` found, as data and as JSON."""
+"""The results of a run, `specbench verify` and `specbench trace`, as data and as JSON."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from specbench.results.named_runs import csv_cell, json_rows
 from specbench.spec import SCHEMA_VERSION
 from specbench.wording import Row, clean_path, text_in
 
-# Of some 240: what was measured, how fast it was and why, and whether to believe it. Others are in results.csv.
+# Of some 240 columns: the settings, speeds and their causes, and reliability. Others are in results.csv.
 SUMMARY = (
     "run", "started", "command", "target", "draft", "method", "dataset", "k", "temperature", "batch", "dtype_resolved",
     "device_name", "prompts", "baseline_tokens_per_second", "tokens_per_second", "speedup", "speedup_low",
@@ -30,7 +30,7 @@ SUMMARY = (
 
 @dataclass(frozen=True)
 class About:
-    """A run among others: the name of its folder, when it began (ISO 8601), its command; empty where not known."""
+    """The identity of a run: its folder name, start (ISO 8601) and command; empty if unknown."""
 
     name: str = ""
     started: str = ""
@@ -38,7 +38,7 @@ class About:
 
     @classmethod
     def of(cls, path: Path, description: Mapping[str, Any]) -> "About":
-        """A run by its folder and the content of its run.json."""
+        """The identity from the folder and the content of run.json."""
         return cls(path.resolve().name, iso_time(text_in(description, "started")), text_in(description, "command"))
 
     def rows(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -46,7 +46,7 @@ class About:
         return [{"run": self.name, "started": self.started, "command": self.command, **row} for row in rows]
 
     def document(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """The run as a JSON object: the columns about the machine once, where all cells that have them agree."""
+        """The run as a JSON object, with machine columns once if all cells that have them agree."""
         cells = json_rows(rows)
         known = {name: [row[name] for row in cells if row.get(name) is not None] for name in MEASURED_ON}
         shared = {name: found[0] for name, found in known.items() if found and found == found[:1] * len(found)}
@@ -55,7 +55,7 @@ class About:
 
 
 def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The columns `SUMMARY` of the rows, but for those that are empty in all of them."""
+    """The `SUMMARY` columns of the rows, without those empty in all of them."""
     names = [name for name in SUMMARY if any(csv_cell(row.get(name)) != "" for row in rows)]
     return [{name: row.get(name) for name in names} for row in rows]
 
@@ -74,15 +74,15 @@ FILE, PAGE = "certificate.json", "certificate.md"
 CERTIFICATE = "specbench certificate 1"
 LARGEST = 16 << 20  # bytes
 
-# numeric: greedy output differs where the best tokens are closer than the noise between two ways of computing them.
-# lossy: the method says that it is not lossless, so nothing is demanded of it. error: the check itself broke.
+# numeric: greedy output differs where the best tokens are closer than the noise between two computations.
+# lossy: the method declares that it is not lossless, so it need not pass. error: the check itself failed.
 Outcome = Literal["ok", "numeric", "lossy", "not checked", "error", "FAILED"]
-# The names of checks: of the installation, of the pair, and of every method with it.
+# Check names: of the installation, of the pair, and of every method with it.
 PROOF, CACHED, CONTROL = "proof", "proof with a cache", "control: a false q"
 FLOOR, ACCEPTED, ALPHA = "noise floor", "draft = target: accepted", "draft = target: α"
 GREEDY, RESCORED = "greedy = generate", "greedy re-scored"
 SURPRISE, LEANING = "z of the surprise", "z of the leaning"
-# Columns of results.csv that name the target; those of the draft, which not every method has.
+# Columns of results.csv that identify the target; those of the draft, which not every method has.
 OF_TARGET = ("target_source", "target_commit", "target_weights", "dtype_resolved")
 OF_DRAFT = ("draft_source", "draft_commit", "draft_weights", "draft_dtype_resolved")
 
@@ -91,8 +91,8 @@ OF_DRAFT = ("draft_source", "draft_commit", "draft_weights", "draft_dtype_resolv
 class Check:
     """One check of one method, or of the pair (method "").
 
-    found and limit: the statistic and the threshold that it is held against, None where there
-    is no number; `detail` says in a few words what was looked at, or why nothing could be.
+    found and limit: the statistic and its threshold, None if there is no number; `detail` describes briefly
+    what was checked, or why nothing could be.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Certificate:
-    """All checks, and what they are of: the pair as it resolved (with the hashes of its weights), settings, machine."""
+    """All checks, and their subject: the pair as it resolved (with weight hashes), settings, machine."""
 
     started: str
     command: str
@@ -117,27 +117,27 @@ class Certificate:
 
     @property
     def failed(self) -> list[Check]:
-        """What shows that something is not lossless."""
+        """The checks that found a loss."""
         return [check for check in self.checks if check.outcome == "FAILED"]
 
     @property
     def broken(self) -> list[Check]:
-        """What could not be checked because something unexpected happened."""
+        """The checks that failed to run."""
         return [check for check in self.checks if check.outcome == "error"]
 
     def is_of(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row of a run is of the same pair: the same sources, commits and dtypes."""
+        """Whether a row of a run is for the same pair: the same sources, commits and dtypes."""
         names = (*OF_TARGET, *(OF_DRAFT if row.get("draft_source") else ()))
         return bool(self.pair) and all((self.pair.get(name) or "") == (row.get(name) or "") for name in names)
 
 
 def certificate_json(found: Certificate) -> str:
-    """The certificate as JSON in ASCII; a number that is none (NaN, infinite) becomes a word."""
+    """The certificate as ASCII JSON; NaN and infinity become words."""
     return json.dumps({"schema": CERTIFICATE, **worded(asdict(found))}, indent=1, allow_nan=False) + "\n"
 
 
 def worded(value: Any) -> Any:
-    """A value as JSON knows it."""
+    """Convert a value to JSON types."""
     if isinstance(value, Mapping):
         return {key: worded(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -146,14 +146,14 @@ def worded(value: Any) -> Any:
 
 
 def read_certificate(path: Path) -> Certificate:
-    """The certificate in a file; UsageError if it holds anything else."""
+    """Read a certificate file. UsageError if it is not one."""
     with reading(path, "certificate", "specbench verify writes one"):
         return TypeAdapter(Certificate).validate_python(content_of(read_whole(path, LARGEST), CERTIFICATE))
 
 
 @contextmanager
 def reading(path: Path, what: str, advice: str) -> Iterator[None]:
-    """UsageError where a file cannot be read, or is no document of this version."""
+    """Raise UsageError if a file cannot be read, or is not a document of this version."""
     try:
         yield
     except OSError as error:
@@ -184,9 +184,9 @@ EMITTED = frozenset({"accepted", "correction", "bonus"})
 class TracedToken:
     """One drafted or emitted token.
 
-    text: what it adds to the sequence; partial: its bytes in hexadecimal where they only begin or continue a
-    character, which is then the text of the token that completes it. p: its probability under the model that judges.
-    q: its probability under the distribution that was drafted from at this position; None where nothing was drafted.
+    text: what it adds to the sequence; partial: its bytes in hexadecimal if they only start or continue a
+    character, which is then in the text of the token that completes it. p: its probability under the target.
+    q: its probability under the draft distribution at this position; None if nothing was drafted.
     """
 
     kind: Kind
@@ -203,7 +203,7 @@ class TracedToken:
 
 @dataclass(frozen=True)
 class TracedRound:
-    """One round: its tokens in the order in which they were judged, and its counts."""
+    """One round: its tokens in the order of verification, and its counts."""
 
     tokens: tuple[TracedToken, ...]
     counts: metrics.RoundCounts
@@ -211,7 +211,7 @@ class TracedRound:
 
 @dataclass(frozen=True)
 class TokenView:
-    """One decode of one prompt. It holds no seconds: a traced decode is not a measurement."""
+    """One decode of one prompt. It has no seconds: a traced decode is not a measurement."""
 
     prompt: str
     settings: Mapping[str, Setting]
@@ -219,21 +219,21 @@ class TokenView:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The emitted tokens, those that `specbench run` would have emitted."""
+        """The emitted tokens, equal to those of `specbench run`."""
         return tuple(t.id for r in self.rounds for t in r.tokens if t.emitted)
 
 
 def trace_json(view: TokenView) -> str:
-    """The view as JSON in ASCII; `trace_from_json` gives an equal one back, lone surrogates included."""
+    """The view as ASCII JSON; `trace_from_json` restores an equal one, lone surrogates included."""
     return json.dumps({"schema": TRACE, **asdict(view)}, indent=1, allow_nan=False) + "\n"
 
 
 def trace_from_json(text: str | bytes) -> TokenView:
-    """The view that `trace_json` wrote. ValueError if the text is anything else."""
+    """The view that `trace_json` wrote. ValueError for any other text."""
     return TypeAdapter(TokenView).validate_python(content_of(text, TRACE))
 
 
 def read_trace(path: Path) -> TokenView:
-    """The view in a file; UsageError if it holds anything else."""
+    """Read a view from a file. UsageError if it is not one."""
     with reading(path, "trace", "write one with specbench trace --output"):
         return trace_from_json(read_whole(path))

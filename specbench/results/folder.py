@@ -1,7 +1,7 @@
-"""What a run leaves behind: a folder with run.json, the journal, and the tables rendered from what was measured.
+"""A run folder: run.json, the journal, and the tables rendered from the results.
 
-run.json is written before anything is measured, the journal gets one fsynced line per finished prompt,
-and every table is replaced atomically, so that no finished measurement is lost, whatever ends the run.
+run.json is written before anything is measured, the journal gets one fsynced line per finished prompt, and
+every table is replaced atomically, so that no finished measurement is lost, whatever ends the run.
 """
 
 import json
@@ -35,7 +35,7 @@ def slug(name: str) -> str:
 
 
 class RunFolder(Observer):
-    """`<parent>/<time>_<target>_<draft>_<hash>/` while it is being written; only one process can have it at a time."""
+    """A run folder `<parent>/<time>_<target>_<draft>_<hash>/` while it is written; locked for one process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class RunFolder(Observer):
             except Timeout:
                 raise UsageError(f"{self.path} is being written by another process: wait for it, or end it") from None
             self._journal = journal.Journal(self.path / journal.FILE)
-            # Not the files of `report`, which has no lock.
+            # Not the files of `report`, which takes no lock.
             clear_unfinished(self.path, DESCRIPTION, RESULTS, SUMMARY, SAMPLES, CATEGORIES, ROUNDS)
         self._begun: set[RunSpec] = set()
         self._turned: set[RunSpec] = set()
@@ -61,7 +61,7 @@ class RunFolder(Observer):
 
     @classmethod
     def create(cls, parent: Path, name: str, description: Mapping[str, Any]) -> "RunFolder":
-        """A new folder with run.json in it; UsageError where it cannot be written."""
+        """A new folder with run.json. UsageError if it cannot be written."""
         with writing_to(parent):
             path = make_folder(parent, name)
             replace_text(path / DESCRIPTION, json.dumps(description, indent=2, sort_keys=True) + "\n")
@@ -71,25 +71,25 @@ class RunFolder(Observer):
 
     @classmethod
     def resume(cls, path: Path) -> "RunFolder":
-        """The folder of a run that was cut off, with the cells that its journal holds."""
-        read_run(path)  # says what is wrong with it before a lock file is made
+        """The folder of an interrupted run, with the cells in its journal."""
+        read_run(path)  # raises its errors before a lock file is made
         folder = cls(path)
         folder._take_up()  # the lock is held: no other process writes now
         return folder
 
     def _take_up(self) -> None:
-        """The cells that the journal holds."""
+        """Load the cells from the journal."""
         for cell in read_run(self.path).cells:
             self._keep(cell)
-            if cell.resolved or cell.status != "skipped":  # else its pair was not even loaded: it begins anew
+            if cell.resolved or cell.status != "skipped":  # otherwise its pair was not even loaded: it starts over
                 self.past[cell.spec] = cell
                 self._begun.add(cell.spec)
                 self._turned |= {cell.spec} if cell.samples else set()
 
     def grow(self, before: int, limit: int, prompts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Give the cells more prompts: `prompts` has the columns about them, by the key of a cell until now.
+        """Add prompts to the cells: `prompts` has the columns about them, by current key of a cell.
 
-        What was measured stays: one line of the journal says that its cells go on under their new limit.
+        Samples stay: one journal line records that the cells continue under the new limit.
         """
         self._write({"grow": {"before": before, "limit": limit, "prompts": prompts}})
         self.past, self._rows, self._samples, self._categories, self._rounds = {}, {}, {}, {}, {}
@@ -98,9 +98,9 @@ class RunFolder(Observer):
         self.render()
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
-        """Record which cells begin and what their names stand for; those of a resumed run are recorded already.
+        """Record the started cells and what their names resolved to; a resumed run has them already.
 
-        One without the samples that it had begins anew: those were measured on a machine that is gone.
+        A cell whose earlier samples were dropped starts over: they were measured on another machine.
         """
         for cell in cells:
             if cell.spec in self._turned and not cell.samples:
@@ -115,7 +115,7 @@ class RunFolder(Observer):
             self._begun.add(cell.spec)
 
     def resolved(self, cells: Sequence[Cell]) -> None:
-        """Record anew what the names of cells stand for: of two lines that begin a cell, the later one holds."""
+        """Record again what the names of cells resolved to; the last such line of a cell holds."""
         for cell in cells:
             self._write({"begin": begin_line(cell.spec, cell.resolved)})
 
@@ -146,7 +146,7 @@ class RunFolder(Observer):
             self._journal.append(line)
 
     def render(self) -> None:
-        """Write the tables anew from every cell that has ended; one by category where there are several."""
+        """Rewrite the tables from all ended cells; one by category if there are several."""
         with writing_to(self.path):
             rows = list(self._rows.values())
             write_csv(self.path / RESULTS, rows)
@@ -158,7 +158,7 @@ class RunFolder(Observer):
         self._rendered = True
 
     def close(self) -> None:
-        """Render what an interrupt kept from the tables, and let others write; a folder without cells is removed."""
+        """Render the tables after an interrupt and release the lock; a folder without cells is removed."""
         try:
             if not self._rendered:
                 self.render()
@@ -188,12 +188,12 @@ def make_folder(parent: Path, name: str) -> Path:
 
 
 def writing_to(place: Path) -> AbstractContextManager[None]:
-    """Turns a full disk or a folder that cannot be written into a UsageError of one line."""
+    """Convert a full disk or an unwritable folder into a UsageError of one line."""
     return writing(f"results to {place}", "choose another --output-dir")
 
 
 def write_rounds(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One row per round of every method: counts, and the chance of acceptance at each tested position."""
+    """One row per round of every method: counts, and the acceptance probability at each tested position."""
     import pandas as pd
 
     if rows:

@@ -1,7 +1,7 @@
-"""The journal of a run: JSON lines with a checksum, on disk before anything else happens: the truth of a folder.
+"""The journal of a run: JSON lines with a checksum, written to disk first; the source of truth of a folder.
 
-A line is `{"crc32":"<8 hex digits>","body":{…}}`, the checksum over the text of the body as it is in the file.
-Texts are escaped to ASCII, so that whatever a prompt holds (lone surrogates, NUL, line ends) comes back exactly.
+A line is `{"crc32":"<8 hex digits>","body":{…}}`, with the checksum over the body's text as in the file.
+Texts are escaped to ASCII, so that any prompt (lone surrogates, NUL, line ends) is restored exactly.
 """
 
 import json
@@ -23,9 +23,9 @@ _LINE = re.compile(rb'\{"crc32":"([0-9a-f]{8})","body":(\{.*\})\}', re.DOTALL)
 
 
 class Journal:
-    """Appends to a journal; opening it drops the torn end that a killed process may have left.
+    """Appends to a journal; opening it drops an incomplete last line of a killed process.
 
-    UsageError for what is no journal: a link, or other content, which would be lost.
+    UsageError for anything else, such as a link or other content, which would be lost.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,11 +40,11 @@ class Journal:
         _sync_folder(path.parent)
 
     def append(self, body: Mapping[str, Any]) -> None:
-        """Write one line and wait until it is on disk; OSError leaves the journal as it was before."""
+        """Write one line and wait until it is on disk; after an OSError the journal is unchanged."""
         line = encode(body)
         try:
             left = memoryview(line)
-            while left:  # where only a part of it fits, the next write raises the reason
+            while left:  # if only a part fits, the next write raises the reason
                 left = left[os.write(self._file, left) :]
             os.fsync(self._file)
         except OSError:
@@ -60,13 +60,13 @@ class Journal:
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """One line of the journal, its end included."""
+    """One line of the journal, including its line end."""
     text = json.dumps(body, separators=(",", ":")).encode("ascii")
     return b'{"crc32":"%08x","body":%s}\n' % (zlib.crc32(text), text)
 
 
 def read_bodies(path: Path) -> list[dict[str, Any]]:
-    """The bodies of all whole lines. UsageError if a line before the last one is damaged: then none can be trusted."""
+    """The bodies of all complete lines. UsageError if a line before the last is damaged: then none can be trusted."""
     try:
         return [body for _, body in _sound(path)]
     except OSError as error:
@@ -74,7 +74,7 @@ def read_bodies(path: Path) -> list[dict[str, Any]]:
 
 
 def _sound(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The whole lines of a journal with their bodies; a damaged last line is the write that the process died in."""
+    """The complete lines of a journal with their bodies; a damaged last line is dropped as an interrupted write."""
     lines = read_whole(path, LARGEST).splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         body = _body(line)
@@ -93,18 +93,18 @@ def _body(line: bytes) -> dict[str, Any] | None:
         return None
     try:
         body: dict[str, Any] = json.loads(found[2])
-    except (ValueError, RecursionError):  # somebody has computed a checksum for it
+    except (ValueError, RecursionError):  # invalid content with a valid checksum was forged
         return None
     return body
 
 
 def _begins(start: bytes) -> bool:
-    """Whether a file begins as a journal does; one whose first line was torn may have less of it, or nothing."""
+    """Whether a file starts like a journal; a torn first line may be shorter, or empty."""
     return HEAD.startswith(start)
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new file is on disk only when its folder is."""
+    """Sync the folder, without which a new file is not safely on disk."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

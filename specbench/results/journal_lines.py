@@ -1,6 +1,6 @@
 """Turns as lines of the journal, and back: every arm's decode of its prompts, the shared baseline stored once.
 
-A line that no measurement wrote is refused with a ValueError, KeyError, TypeError or the like.
+A line that no measurement can produce is refused with a ValueError, KeyError, TypeError or the like.
 """
 
 import math
@@ -15,13 +15,13 @@ from specbench.results.samples import ALONE, Sample
 from specbench.settings import is_number
 from specbench.spec import RunSpec
 
-DEEPEST = 4096  # tokens that a round may draft, eight times the largest K: there is a column for each
-ROUNDING = 0.01  # by how much a sum of probabilities in a low-precision dtype may exceed 1
-SHARED = ("prompt", "category", "repeat", "prompt_tokens", "turn", "load")  # by all samples of a turn
+DEEPEST = 4096  # drafted tokens of a round, eight times the largest K: there is a column for each
+ROUNDING = 0.01  # tolerance for a sum of probabilities in a low-precision dtype, above 1
+SHARED = ("prompt", "category", "repeat", "prompt_tokens", "turn", "load")  # shared by all samples of a turn
 
 
 def turn_line(samples: Mapping[RunSpec, Sequence[Sample]]) -> dict[str, Any]:
-    """The samples of one turn, by cell: a line about one prompt, or about a batch of them."""
+    """The samples of one turn, by cell: a line for one prompt, or for a batch."""
     prompts = [dict(zip(samples, one, strict=True)) for one in zip(*samples.values(), strict=True)]
     spec, first = next(iter(prompts[0].items()))
     if spec.batch > 1:
@@ -30,7 +30,7 @@ def turn_line(samples: Mapping[RunSpec, Sequence[Sample]]) -> dict[str, Any]:
 
 
 def _prompt(samples: Mapping[RunSpec, Sample]) -> dict[str, Any]:
-    """The samples of one prompt, by cell. They have one baseline decode in common."""
+    """The samples of one prompt, by cell. They share one baseline decode."""
     first = next(iter(samples.values()))
     arms = {
         spec.key: {
@@ -47,7 +47,7 @@ def _prompt(samples: Mapping[RunSpec, Sample]) -> dict[str, Any]:
 
 
 def _machine(reading: Reading) -> dict[str, Any]:
-    """What the machine said after a decode, where it said anything."""
+    """The machine reading after a decode, if any."""
     known = reading.written()
     return {"machine": known} if known else {}
 
@@ -74,7 +74,7 @@ def _samples(line: Mapping[str, Any], cluster: str) -> dict[str, Sample]:
 
 
 def conversation_of(line: Mapping[str, Any]) -> tuple[int, int]:
-    """Which turn of a conversation a line is about, and of how many."""
+    """The turn of a conversation in a line, and the number of turns."""
     turn, turns = line.get("conversation", ALONE)
     if not (type(turn) is type(turns) is int and 1 <= turn <= turns):
         raise ValueError(f"turn {turn} of {turns}")
@@ -100,7 +100,7 @@ def _counts(one: RoundCounts) -> list[Any]:
 
 
 def _round(line: Sequence[Any]) -> RoundCounts:
-    """The counts of a round from their line."""
+    """Parse the counts of a round."""
     drafted, surplus, tested, accepted, emitted, overlap, nodes, distance, levels, *held = line
     inner, (belief,) = tuple(LevelCounts(*level) for level in levels), held or [()]
     return RoundCounts(
@@ -119,12 +119,12 @@ def _read(written: Mapping[str, Any]) -> Trace:
 
 
 def begin_line(spec: RunSpec, resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """That a cell has begun, and what its names stand for."""
+    """A started cell, with what its names resolved to."""
     return {"spec": spec.model_dump(mode="json"), "resolved": dict(resolved)}
 
 
 def end_line(cell: Cell) -> dict[str, Any]:
-    """How a cell ended; its samples stand in the lines of its turns."""
+    """How a cell ended; its samples are in the lines of its turns."""
     lossless = vars(cell.lossless)
     return {
         "cell": cell.spec.key,
@@ -138,7 +138,7 @@ def end_line(cell: Cell) -> dict[str, Any]:
 
 
 def cell_of(begun: Mapping[str, Any], turns: Sequence[Sequence[Sample]], ended: Mapping[str, Any] | None) -> Cell:
-    """A cell from its lines, the samples by turn. One without an end was cut off by what killed the process."""
+    """A cell from its lines, with samples by turn. A cell without an end was interrupted by a kill."""
     samples = [sample for turn in turns for sample in turn]
     spec, resolved = RunSpec(**begun["spec"]), begun["resolved"]
     if ended is None:
@@ -159,9 +159,9 @@ def cell_of(begun: Mapping[str, Any], turns: Sequence[Sequence[Sample]], ended: 
 
 
 def check_trace(trace: Trace) -> None:
-    """ValueError for numbers that no clock and no loop produces."""
+    """Raise ValueError for numbers that no clock and no loop can produce."""
     for name, seconds in {"seconds": trace.seconds, "prefill_seconds": trace.prefill_seconds, **trace.spans}.items():
-        if not 0 <= seconds < math.inf:  # which NaN is not
+        if not 0 <= seconds < math.inf:  # also excludes NaN
             raise ValueError(f"{name} of {seconds}")
     length, emitted = len(trace.tokens), sum(one.emitted for one in trace.rounds)
     if length and not trace.seconds:
@@ -176,8 +176,11 @@ def check_trace(trace: Trace) -> None:
 
 
 def check_round(one: RoundCounts) -> None:
-    """What was accepted had been tested, what was tested drafted; a round emits at most one token more than it
-    accepted (fewer where the sequence ends), and says of every tested token by which chance it was accepted."""
+    """Raise ValueError for impossible counts of a round.
+
+    Accepted levels must be tested, and tested ones drafted. A round emits at most one token more than it
+    accepted (fewer at the end of a sequence), and has an acceptance probability for every tested token.
+    """
     sound = (
         is_ordered(one)
         and all(map(is_ordered, one.inner))
@@ -210,7 +213,7 @@ def is_chance(value: Any) -> bool:
 
 
 def check_sample(about: Mapping[str, Any]) -> None:
-    """ValueError for what is said of a sample besides its traces, where it is of another kind than it must be."""
+    """Raise ValueError for sample fields, besides the traces, of the wrong type."""
     texts = [about[name] for name in ("prompt", "category", "cluster")]
     counts = [about[name] for name in ("repeat", "prompt_tokens", "turn")] + list(about["order"])
     load = about["load"]
@@ -220,7 +223,7 @@ def check_sample(about: Mapping[str, Any]) -> None:
 
 
 def check_lossless(found: Losslessness) -> None:
-    """ValueError where the comparison of outputs contradicts itself."""
+    """Raise ValueError if an output comparison contradicts itself."""
     sound = (
         found.verdict in get_args(Comparison)
         and is_count(found.identical)

@@ -1,7 +1,7 @@
-"""How long readers waited (first token, prompt, every further token, the whole answer), and what servers got done.
+"""Latency (first token, prompt, per further token, whole answer) and throughput.
 
-The waits for a first token and for a whole answer are those of requests to a server and empty of engines in this
-process, where a reader waits for the prompt to be read and one round; so is the throughput over whole turns.
+First-token and whole-answer latency are measured for server requests and blank for in-process engines, where
+a reader waits for the prompt and one round; so is the throughput over whole turns.
 """
 
 import math
@@ -11,7 +11,7 @@ from statistics import mean, median, quantiles
 from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART, Trace
 
 ARMS = ("", "baseline_")
-TIMES = ("ttft", "prefill", "per_token", "latency")  # of which there are percentiles, over requests or prompts
+TIMES = ("ttft", "prefill", "per_token", "latency")  # these have percentiles, over requests or prompts
 POINTS = ("median", "p95", "p99")
 LATENCY = (
     "ttft_ms",
@@ -21,10 +21,10 @@ LATENCY = (
 
 
 def latency(baseline: Sequence[Trace], method: Sequence[Trace], rows: int = 1) -> dict[str, float | None]:
-    """Mean wait for the first token, and the median, 95th and 99th percentile of every kind of wait, in milliseconds.
+    """Mean time to first token, and the median, 95th and 99th percentile of every latency, in milliseconds.
 
-    `rows` were decoded together: where several were, their prompts share the time of a batch, and none has its own
-    prefill; its own time per token only a request to a server has, which is told when its pieces come.
+    `rows` were decoded together: if several, their prompts share the time of a batch and have no separate
+    prefill; only server requests, whose pieces have times, then have their own time per token.
     """
     found = dict[str, float | None](dict.fromkeys(LATENCY))
     for arm, traces in (("", method), ("baseline_", baseline)):
@@ -39,13 +39,15 @@ def latency(baseline: Sequence[Trace], method: Sequence[Trace], rows: int = 1) -
 
 
 def waits(traces: Sequence[Trace], span: str) -> list[float]:
-    """Milliseconds of a span, of those that have it."""
+    """Milliseconds of a span, for traces that have it."""
     return [1000 * trace.spans[span] for trace in traces if span in trace.spans]
 
 
 def per_token(trace: Trace, rows: int) -> float | None:
-    """Seconds of a token: of a request to a server from its first piece, which is
-    one token, to its last; else of the decode of a prompt, where it was alone."""
+    """Seconds per token: of a server request from its first piece, which is one token, to its last.
+
+    In this process, of the decode of a prompt, if it ran alone.
+    """
     between = trace.spans.get(LAST_PIECE, 0.0) - trace.spans.get(FIRST_PIECE, 0.0)
     if LAST_PIECE in trace.spans and between > 0 and len(trace.tokens) > 1:
         return between / (len(trace.tokens) - 1)
@@ -53,7 +55,7 @@ def per_token(trace: Trace, rows: int) -> float | None:
 
 
 def percentiles(times: Sequence[float]) -> dict[str, float | None]:
-    """Those of `POINTS`; None of nothing."""
+    """The percentiles `POINTS`; None without values."""
     if not times:
         return dict.fromkeys(POINTS)
     ranks = quantiles(times, n=100, method="inclusive") if len(times) > 1 else [times[0]] * 99
@@ -65,8 +67,7 @@ SERVED = tuple(f"{arm}{name}" for name in PER_SECOND for arm in ARMS)
 
 
 def served(baseline: Sequence[Trace], method: Sequence[Trace]) -> dict[str, float | None]:
-    """Of both arms: throughput from when the first request of a turn came to the end of its
-    last answer, and how many requests waited for a place among those that may be under way."""
+    """Throughput of both arms from the first request of a turn to its last answer, and the queued requests."""
     found = dict[str, float | None](dict.fromkeys(SERVED))
     for arm, traces in (("", method), ("baseline_", baseline)):
         requests = [trace for trace in traces if trace.spans.get(TURN_PART, 0.0) > 0]

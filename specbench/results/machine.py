@@ -1,7 +1,7 @@
-"""The machine that a number came from: its description, by an allow-list, and what it said while numbers were measured.
+"""The machine of a measurement: its description, by an allow-list, and its readings during the measurement.
 
-Nothing else of the environment is kept. NVML refuses some questions to some users and on parts
-of a GPU (MIG): what it does not answer is None, and nothing that it raises leaves this module.
+Nothing else of the environment is kept. NVML refuses some queries to some users and on GPU partitions (MIG):
+such values are None, and no NVML error leaves this module.
 """
 
 # ruff: noqa: N802 (the names are NVML's)
@@ -29,19 +29,19 @@ from specbench import __version__
 from specbench.settings import is_number
 from specbench.wording import clean, redact
 
-# What makes seconds of two runs comparable. Not specbench itself: its changes are what one compares.
+# Must match for comparable seconds. Not specbench itself, whose changes are what is compared.
 MACHINE = ("device_name", "cpu", "cores", "threads", "platform", "cuda", "python", "torch", "transformers")
 MEASURED_ON = ("device_name", "gpu_driver", "threads", "torch", "transformers", "specbench", "fingerprint")  # columns
-PROCESSES, GENERATIONS, SHOWN = 4096, 32, 3  # processes that are read, parents that are followed, names that are shown
+PROCESSES, GENERATIONS, SHOWN = 4096, 32, 3  # limits on processes read, parents followed, names shown
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "numpy", "scipy")
 PEAK_NAMES = ("peak_memory_device", "peak_memory_host")
 T = TypeVar("T")
 NVML = "pynvml"
 SM, MEMORY, CORE_SENSOR = 1, 2, 0  # NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU of nvml.h
-PREFIXES = ("GPU-", "MIG-")  # of the names of whole GPUs, and of parts of one
+PREFIXES = ("GPU-", "MIG-")  # of whole GPUs, and of GPU partitions
 
-# What makes a GPU slower than it was set to be (nvmlClocksThrottleReason… of nvml.h). Not among them:
-# that it is idle (1), clocks that somebody has fixed (2) and clocks that a display asks for (256).
+# Causes of reduced GPU clocks (nvmlClocksThrottleReason… of nvml.h). Excluded: idle (1), clocks fixed by a
+# user (2) and clocks set by a display (256).
 REASONS = {
     0x4: "power limit",
     0x8: "hardware slowdown",
@@ -59,12 +59,12 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Reading:
-    """None is what the system does not tell.
+    """A reading after a decode; None for unavailable values.
 
     cpu_mhz: clock of the processor on which the arm's thread ran last. cpu_wanted, cpu_stolen: processor
-    seconds of the whole machine during the decode that were asked for, and those of them that the
-    hypervisor gave to other machines. Of the GPU right after it: clocks of its processors and memory,
-    temperature, power drawn and allowed, and as gpu_reasons the bits of what held its clocks down.
+    seconds of the whole machine during the decode, demanded and stolen by the hypervisor. Of the GPU right
+    after it: SM and memory clocks, temperature, power draw and limit, and as gpu_reasons the bits of clock
+    throttling.
     """
 
     cpu_mhz: float | None = None
@@ -78,7 +78,7 @@ class Reading:
     gpu_reasons: int | None = None
 
     def written(self) -> dict[str, float]:
-        """What is known, for the journal."""
+        """The known values, for the journal."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -86,7 +86,7 @@ UNREAD = Reading()
 
 
 def reading_of(written: Mapping[str, Any]) -> Reading:
-    """A reading from its line; TypeError or ValueError where nothing can have said that."""
+    """Parse a reading. TypeError or ValueError for impossible values."""
     found = Reading(**written)
     for name, value in written.items():
         if not (is_number(value) and 0 <= float(value) < math.inf):
@@ -98,16 +98,16 @@ def reading_of(written: Mapping[str, Any]) -> Reading:
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes of tensors on the device, None on a CPU, and of the process's resident memory; None where nobody can tell.
+    """Peak bytes of tensors on the device, None on a CPU, and of resident memory; None if unknown.
 
-    Whatever else is loaded is counted, as it is there: weights of all models, and caches that methods share.
+    Everything loaded counts: weights of all models, and caches that methods share.
     """
 
     device: int | None = None
     host: int | None = None
 
     def higher(self, other: "Peak") -> "Peak":
-        """The higher one of each."""
+        """The maximum of each value."""
         return Peak(highest(self.device, other.device), highest(self.host, other.host))
 
 
@@ -117,7 +117,7 @@ def highest(*some: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class Peaks:
-    """Of the two arms of a cell."""
+    """The peaks of a cell's two arms."""
 
     baseline: Peak = Peak()
     method: Peak = Peak()
@@ -130,7 +130,7 @@ class Peaks:
         return Peaks(self.baseline.higher(other.baseline), self.method.higher(other.method))
 
     def line(self) -> dict[str, list[int | None]]:
-        """As the journal has them."""
+        """The peaks for the journal."""
         return {name: [one.device, one.host] for name, one in vars(self).items()}
 
 
@@ -138,7 +138,7 @@ PEAKS = tuple(f"{arm}{name}" for arm in ("baseline_", "") for name in PEAK_NAMES
 
 
 def peaks_of(line: Mapping[str, Any]) -> Peaks:
-    """From the journal. ValueError or TypeError where they are no numbers of bytes."""
+    """Parse peaks from the journal. ValueError or TypeError for invalid byte counts."""
     found = {name: Peak(*one) for name, one in line.items()}
     if any(
         size is not None and (type(size) is not int or size < 0)
@@ -153,7 +153,7 @@ def peaks_of(line: Mapping[str, Any]) -> Peaks:
 
 
 class Nvml(Protocol):
-    """The functions of nvidia-ml-py that are used here. Clocks are MHz, powers mW, temperatures °C."""
+    """The functions of nvidia-ml-py used here. Clocks are MHz, powers mW, temperatures °C."""
 
     def nvmlInit(self) -> None: ...
     def nvmlSystemGetDriverVersion(self) -> str: ...
@@ -167,21 +167,21 @@ class Nvml(Protocol):
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, as NVML knows it."""
+    """One GPU, through NVML."""
 
     nvml: Nvml
     handle: Any
 
     def driver(self) -> str | None:
-        """The version of the driver."""
+        """The driver version."""
         return answer(self.nvml.nvmlSystemGetDriverVersion)
 
     def watts_limit(self) -> float | None:
-        """The power that is allowed now."""
+        """The current power limit."""
         return watts(answer(lambda: self.nvml.nvmlDeviceGetEnforcedPowerLimit(self.handle)))
 
     def state(self) -> Reading:
-        """The GPU now: six questions, none of which waits for what runs on it."""
+        """The current state of the GPU: six queries that do not wait for running work."""
         nvml, handle = self.nvml, self.handle
         return Reading(
             gpu_mhz=answer(lambda: nvml.nvmlDeviceGetClockInfo(handle, SM)),
@@ -194,10 +194,10 @@ class Gpu:
 
 
 def answer(question: Callable[[], T]) -> T | None:
-    """What NVML says; None where it says nothing."""
+    """The answer of an NVML query; None if it fails."""
     try:
         return question()
-    except Exception:  # NVMLError of many kinds, and what old drivers and packages lack: no measurement ends for it
+    except Exception:  # many kinds of NVMLError, and features missing in old drivers: no measurement may end for it
         return None
 
 
@@ -206,25 +206,25 @@ def watts(milliwatts: int | None) -> float | None:
 
 
 def installed() -> bool:
-    """Whether the extra `gpu` is."""
+    """Whether the extra `gpu` is installed."""
     return find_spec(NVML) is not None
 
 
 @cache
 def library() -> Nvml | None:
-    """NVML itself, begun once in a process; None where it is not installed, or does not work here."""
+    """NVML, initialised once per process; None if not installed or not working."""
     return answer(begun)
 
 
 def begun() -> Nvml:
-    """NVML, which has found a driver; raises whatever it raises where there is none."""
+    """NVML, initialised with a driver; raises its errors otherwise."""
     found = cast(Nvml, import_module(NVML))
     found.nvmlInit()
     return found
 
 
 def gpu_named(uuid: str, nvml: Nvml | None) -> Gpu | None:
-    """The GPU of an id, without `GPU-` before it as torch gives it; None where NVML does not know it."""
+    """The GPU with an id, without the `GPU-` prefix as in torch; None if NVML does not know it."""
     if nvml is None:
         return None
     handles = (answer(partial(nvml.nvmlDeviceGetHandleByUUID, f"{prefix}{uuid}")) for prefix in PREFIXES)
@@ -232,7 +232,7 @@ def gpu_named(uuid: str, nvml: Nvml | None) -> Gpu | None:
 
 
 def throttle_reasons(bits: int) -> list[str]:
-    """What holds the clocks down, in words; none where nothing does that would not be there on purpose."""
+    """Causes of reduced clocks, in words; empty if there are none beyond deliberate settings."""
     return [words for bit, words in REASONS.items() if bits & bit]
 
 
@@ -264,13 +264,13 @@ def environment(device: Any) -> dict[str, Any]:
 
 
 def fingerprint(found: Mapping[str, Any]) -> str:
-    """Twelve hex digits that are equal on machines whose absolute times may be compared."""
+    """Twelve hex digits, equal on machines whose absolute times are comparable."""
     machine = {name: found.get(name) for name in MACHINE}
     return hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def attention_kinds() -> str:
-    """The functions that attention may be computed by on a GPU: which are left in decides what a step costs there."""
+    """The enabled attention kernels on a GPU, which determine the cost of a step."""
     import torch
 
     cuda: Any = torch.backends.cuda
@@ -284,7 +284,7 @@ def attention_kinds() -> str:
 
 
 def gpu_of(device: Any) -> Gpu | None:
-    """The GPU of a device, where there is one that NVML knows: by its id, as CUDA may count GPUs otherwise."""
+    """The NVML GPU of a device, if any; matched by id, as CUDA may number GPUs differently."""
     import torch
 
     if device.type != "cuda":
@@ -293,14 +293,14 @@ def gpu_of(device: Any) -> Gpu | None:
 
 
 def load_average() -> float | None:
-    """Processes that ran or waited during the last minute, where the system counts them."""
+    """The mean number of running or waiting processes in the last minute; None if unavailable."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def running_besides(proc: Path = Path("/proc")) -> str:
-    """Programs that use a processor or wait for one now, the most frequent first, as `cc1plus ×6, python`.
+    """Programs that use or wait for a processor now, most frequent first, as `cc1plus ×6, python`.
 
-    This process and those that it began are left out. Empty where nothing else runs, or the system has no /proc.
+    This process and its children are left out. Empty if nothing else runs, or without /proc.
     """
     table = dict(islice(_processes(proc), PROCESSES))
     found = Counter(name for pid, (name, state, _) in table.items() if state == "R" and not _ours(pid, table))
@@ -310,7 +310,7 @@ def running_besides(proc: Path = Path("/proc")) -> str:
 
 
 def _processes(proc: Path) -> Iterator[tuple[int, tuple[str, str, int]]]:
-    """The name, state and parent of every process by its id. A name may hold brackets, and ends at the last one."""
+    """The name, state and parent of every process by id. A name may contain brackets; it ends at the last one."""
     try:
         with os.scandir(proc) as entries:
             for entry in entries:
@@ -321,7 +321,7 @@ def _processes(proc: Path) -> Iterator[tuple[int, tuple[str, str, int]]]:
 
 
 def _process(file: Path) -> tuple[str, str, int] | None:
-    """None of a process that has ended."""
+    """Read one process; None if it has ended."""
     try:
         head, _, tail = file.read_text(encoding="utf-8", errors="replace").rpartition(")")
         state, parent = tail.split()[:2]
@@ -331,7 +331,7 @@ def _process(file: Path) -> tuple[str, str, int] | None:
 
 
 def _ours(pid: int, table: Mapping[int, tuple[str, str, int]]) -> bool:
-    """Whether it is this process, or has it among its parents."""
+    """Whether it is this process or a descendant."""
     for _ in range(GENERATIONS):
         if pid == os.getpid():
             return True
@@ -349,7 +349,7 @@ def _version(package: str) -> str | None:
 
 
 def _cpu() -> str:
-    """The processor's model name where the system says."""
+    """The processor's model name, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -17,11 +17,11 @@ from specbench.wording import clean, clean_path, counted, first_line, near
 
 MOST = 2000  # rows of a table that a report shows
 LONGEST = 10_000  # characters of a text in a CSV cell; spreadsheets cut at 32,767
-FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # the wide forms, too: East Asian spreadsheets read them alike
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # also the wide forms, which East Asian spreadsheets treat alike
 
 
 def column_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """All keys of the rows in the order in which they appear; rows with more positions extend the list at its end."""
+    """All keys of the rows in order of appearance; rows with more positions extend the list at its end."""
     return list(dict.fromkeys(key for row in rows for key in row))
 
 
@@ -32,20 +32,20 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_rows(file: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """CSV with a header; what `plain` says of a cell. The journal and JSON keep texts as they are."""
+    """Write CSV with a header, with cells as in `csv_cell`. The journal and JSON keep texts unchanged."""
     writer = csv.DictWriter(file, column_names(rows), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: csv_cell(value) for key, value in row.items()} for row in rows)
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file as text. OSError, ValueError or csv.Error where it cannot be read as one."""
+    """The rows of a CSV file as text. OSError, ValueError or csv.Error if it is invalid."""
     with open_text(path, "utf-8-sig") as file:
         return list(csv.DictReader(file, restkey="a cell too many", restval=""))
 
 
 def read_table(path: Path, columns: Sequence[str], remedy: str) -> list[dict[str, str]]:
-    """The first rows of a CSV file that has these columns; UsageError, ending in `remedy`, where it lacks one."""
+    """The first rows of a CSV file. UsageError, ending in `remedy`, if one of these columns is missing."""
     try:
         rows = read_csv(path)[:MOST]
     except (OSError, ValueError, csv.Error) as error:
@@ -56,7 +56,7 @@ def read_table(path: Path, columns: Sequence[str], remedy: str) -> list[dict[str
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is none."""
+    """Read a JSON object; empty if missing."""
     try:
         found = json.loads(read_whole(path))
     except (OSError, ValueError, RecursionError):
@@ -71,7 +71,7 @@ def as_text(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def csv_cell(value: Any) -> Any:
-    """A value as a CSV cell: empty for NaN and None; text that no terminal and no spreadsheet executes."""
+    """A value as a CSV cell: empty for NaN and None; text that terminals and spreadsheets do not execute."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if not isinstance(value, str):
@@ -81,23 +81,23 @@ def csv_cell(value: Any) -> Any:
 
 
 def json_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with NaN and infinities as None, as JSON wants them."""
+    """The rows with NaN and infinities as None, as JSON requires."""
     return [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]
 
 
 # --- named runs -------------------------------------------------------------------------------------------------------
 
-DESCRIPTION = "run.json"  # its readers take a moment to load, which a name need not
-TABLE = "results.csv"  # means the run that it lies in
-USUAL = Path("results")  # where commands leave runs that are told nothing else
+DESCRIPTION = "run.json"  # its readers are slow to import, and a name does not need them
+TABLE = "results.csv"  # denotes the run in its folder
+USUAL = Path("results")  # default folder of commands
 LATEST, PREVIOUS = "latest", "previous"
-BACK = re.compile(rf"{LATEST}(?:~(\d{{1,4}}))?|({PREVIOUS})", re.ASCII)  # how many runs before the latest
+BACK = re.compile(rf"{LATEST}(?:~(\d{{1,4}}))?|({PREVIOUS})", re.ASCII)  # runs before the latest
 TIMED = re.compile(r"\d{8}T\d{6}Z_")
-SHOWN = 3  # names in an error
+SHOWN = 3  # names listed in an error
 
 
 def runs_in(parent: Path) -> list[Path]:
-    """The folders of runs, the oldest first; those that were given another name, as a baseline, before them."""
+    """Run folders, oldest first, preceded by renamed ones, such as a baseline."""
     try:
         found = [path for path in parent.iterdir() if (path / DESCRIPTION).is_file()]
     except OSError:
@@ -106,21 +106,21 @@ def runs_in(parent: Path) -> list[Path]:
 
 
 def began(path: Path) -> float:
-    """When run.json was written: two runs of one second have the same time in their names."""
+    """The modification time of run.json: runs started in the same second have equal times in their names."""
     return (path / DESCRIPTION).stat().st_mtime
 
 
 def found_run(given: Path) -> Path:
-    """The folder of the run that is meant, by its path, its name or its results.csv; others are returned as they are.
+    """The folder of a run given by path, name or its results.csv; other paths are returned unchanged.
 
-    A name alone is looked for in `results`. UsageError where several runs begin with it.
+    A bare name is looked up in `results`. UsageError if several runs begin with it.
     """
     found = resolved(given)
     return found.parent if found.name == TABLE else found
 
 
 def resolved(given: Path) -> Path:
-    """The path as it is where it exists, else with the run that a part of it names."""
+    """The path unchanged if it exists, else with the run that a part of it names."""
     if given.exists():
         return given
     place = Path(given.anchor)
@@ -137,21 +137,21 @@ def resolved(given: Path) -> Path:
 
 
 def check_spelling(given: Path) -> None:
-    """UsageError where a lone name is nearly that of a run."""
+    """Raise UsageError if a bare name is a near miss of a run."""
     hint = near(str(given), names_of_runs()) if len(given.parts) == 1 else ""
     if hint:
         raise UsageError(f"no run is called {clean(given, 100)}{hint}: specbench list shows them all")
 
 
 def names_of_runs() -> list[str]:
-    """Names by which commands find the runs in `results`."""
+    """Names of the runs in `results`, as commands accept them."""
     runs = runs_in(USUAL)
     timed = sum(bool(TIMED.match(run.name)) for run in runs)
     return [*[LATEST, PREVIOUS][:timed], *(name for run in runs for name in (key_of(run), run.name) if name)]
 
 
 def run_called(name: str, parent: Path) -> Path | None:
-    """The run of a folder that a name means; None where it means none. UsageError where it means several."""
+    """The run of a folder with a name; None if there is none. UsageError if there are several."""
     runs = runs_in(parent)
     if (back := BACK.fullmatch(name)) and not (parent / name / DESCRIPTION).is_file():
         timed = [run for run in runs if TIMED.match(run.name)]
@@ -168,12 +168,12 @@ def run_called(name: str, parent: Path) -> Path | None:
 
 
 def key_of(run: Path) -> str:
-    """The key at the end of a run's name; empty where its name has none."""
+    """The key at the end of a run's name; empty if missing."""
     return run.name.rpartition("_")[2] if TIMED.match(run.name) else ""
 
 
 def short_name(run: Path) -> str:
-    """What a command may call a run: the key at the end of its name, or as much of the path as it takes."""
+    """The shortest name for commands: the key at the end of the run's name, or as much of the path as needed."""
     if run.parent == USUAL and (key := key_of(run)):
         same = [other for other in runs_in(USUAL) if other.name.startswith(key) or key_of(other).startswith(key)]
         return key if len(same) == 1 else run.name
@@ -181,5 +181,5 @@ def short_name(run: Path) -> str:
 
 
 def resumed_as(run: Path) -> Path:
-    """What --resume may call a run: latest, where that means this one."""
+    """The name for --resume: latest, if that is this run."""
     return Path(LATEST) if not Path(LATEST).exists() and run_called(LATEST, USUAL) == run else run

@@ -1,7 +1,7 @@
-"""What rounds say beyond their sums: the levels of a nest, and how well beliefs of acceptance were calibrated.
+"""Details of rounds beyond their sums: the levels of a nest, and the calibration of predicted acceptance.
 
-Level 1 of a nest is the cell itself, level 2 drafts for it. A belief is the chance of acceptance
-that a schedule went by (`Draft.belief`); a test is a drafted token that was judged and had one.
+Level 1 of a nest is the cell itself, and level 2 drafts for it. A belief is the acceptance that a schedule
+predicted (`Draft.belief`); a test is a verified drafted token with a belief.
 """
 
 import math
@@ -13,14 +13,14 @@ from typing import Any
 from specbench.metrics import LevelCounts, RoundCounts, Trace, level_counts, ratio
 from specbench.theory.formulas import chain_costs, nested_costs
 
-LEG = "draft/leg"  # the span of the drafters of a relay
+LEG = "draft/leg"  # the span of a relay's drafters
 
 
 @dataclass(frozen=True)
 class InnerLevel:
     """One inner level of a nest over all samples; costs are in baseline steps.
 
-    c = seconds per token that was drafted for it, v = a pass of its model, both NaN where the engine reports no phases.
+    c = seconds per token drafted for it, v = a pass of its model, both NaN if the engine reports no phases.
     """
 
     counts: LevelCounts
@@ -42,7 +42,7 @@ def inner_levels(traces: Sequence[Trace], step: float) -> list[InnerLevel]:
     """Levels 2, 3, … of a nest; empty for other methods. step: seconds of a baseline step."""
     found = []
     for depth, counts in enumerate(level_counts([r for trace in traces for r in trace.rounds]), start=1):
-        # a part that drafts reports its phases as parts of the draft of the level above (see `timing`)
+        # a drafting part reports its phases as parts of the draft of the level above (see `timing`)
         draft, verify = (span_seconds(traces, "draft/" * depth + phase) for phase in ("draft", "verify"))
         found.append(
             InnerLevel(counts, ratio(ratio(draft, counts.drafted), step), ratio(ratio(verify, counts.rounds), step))
@@ -51,7 +51,7 @@ def inner_levels(traces: Sequence[Trace], step: float) -> list[InnerLevel]:
 
 
 def span_seconds(traces: Sequence[Trace], span: str) -> float:
-    """All seconds of a span; NaN where no trace has it."""
+    """All seconds of a span; NaN if no trace has it."""
     found = [trace.spans[span] for trace in traces if span in trace.spans]
     return math.fsum(found) if found else math.nan
 
@@ -62,7 +62,7 @@ def level_columns(found: Sequence[InnerLevel]) -> dict[str, float]:
 
 
 def round_row(counts: RoundCounts) -> dict[str, Any]:
-    """The counts of a round as columns, those of its inner levels as rounds_2, drafted_2 …"""
+    """The counts of a round as columns, with those of its inner levels as rounds_2, drafted_2 …"""
     row = asdict(counts)
     if not row["belief"]:
         del row["belief"]
@@ -73,10 +73,11 @@ def round_row(counts: RoundCounts) -> dict[str, Any]:
 def draft_costs(
     found: Sequence[InnerLevel], traces: Sequence[Trace], step: float, lookahead: int | None = None
 ) -> tuple[float, ...] | None:
-    """What drafts of 0, 1, … tokens cost by the formulas of nests and relays (see `theory.formulas`), in steps.
+    """The cost of drafts of 0, 1, … tokens by the formulas of nests and relays (see `theory.formulas`), in steps.
 
-    As many as the longest draft has, or `lookahead`. The nest drafts first; what it did not emit came from other legs
-    of a relay, each token at their mean cost. None where there are no levels, or not all of their numbers are known.
+    Up to the longest draft, or `lookahead`. The nest drafts first; tokens that it did not emit came from
+    other legs of a relay, each at their mean cost. None without levels, or if some of their numbers are
+    unknown.
     """
     rounds = [r for trace in traces for r in trace.rounds]
     longest = max((r.drafted for r in rounds), default=0)
@@ -93,7 +94,7 @@ def draft_costs(
 
 
 def nest_costs(found: Sequence[InnerLevel], longest: int) -> tuple[float, ...] | None:
-    """What 0..`longest` tokens cost by the formula of a nest; None as above."""
+    """The cost of 0..`longest` tokens by the formula of a nest; None as above."""
     if not found:
         return None
     bottom = found[-1].c if found[-1].counts.drafted else 0.0
@@ -108,24 +109,24 @@ def nest_costs(found: Sequence[InnerLevel], longest: int) -> tuple[float, ...] |
 
 
 def steady(traces: Sequence[Trace], lookahead: int | None) -> int | None:
-    """How many levels every round drafts, of a nest where its sequence has room; None where that is not one number.
+    """The number of levels that every round drafts, given room in the sequence; None if it varies.
 
-    lookahead: the K of a constant schedule, None of any other. It is not what is drafted where
-    a drafter finds nothing or less (lookups), or has a length of its own (nests, relays).
+    lookahead: the K of a constant schedule, None for others. The drafted number differs if a drafter finds
+    nothing or less (lookups), or has its own length (nests, relays).
     """
     if lookahead is None:
         return None
     longest = max((r.drafted for trace in traces for r in trace.rounds), default=0)
     pairs = [pair for trace in traces for pair in pairwise(r.drafted for r in trace.rounds)]
     if any(before < longest == after for before, after in pairs):
-        return None  # it was not the end of a sequence that kept the first of them short
+        return None  # a round was short for another reason than the end of a sequence
     if longest > lookahead or any(before == after == longest for before, after in pairs):
-        return longest  # the end of a sequence leaves less room for every round
+        return longest  # rounds limited by the end of a sequence keep shrinking
     return lookahead
 
 
 def relayed(traces: Sequence[Trace]) -> bool:
-    """Whether drafts came from several drafters one after the other, each with its own acceptance."""
+    """Whether drafts came from several drafters in sequence, each with its own acceptance."""
     return any(LEG in trace.spans for trace in traces)
 
 
@@ -140,7 +141,7 @@ BELIEF = (
 
 @dataclass(frozen=True)
 class Bin:
-    """The tests whose belief lies in one bin: how many, and sums over them.
+    """The tests with a belief in one bin: their number, and sums over them.
 
     believed: of beliefs b, accepted: of acceptances a (1 or 0), variance: of b(1 − b), squared: of (b − a)².
     """
@@ -153,7 +154,7 @@ class Bin:
 
 
 def curve(rounds: Iterable[RoundCounts]) -> tuple[Bin, ...]:
-    """All bins, the lowest first; bin m of M has the beliefs in ((m − 1)/M, m/M], the first one 0 too (Guo et al.)."""
+    """All bins, lowest first; bin m of M has the beliefs in ((m − 1)/M, m/M], and the first one also 0 (Guo et al.)."""
     found: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
     for belief, accepted in tests(rounds):
         found[min(max(math.ceil(belief * BINS) - 1, 0), BINS - 1)].append((belief, accepted))
@@ -161,11 +162,11 @@ def curve(rounds: Iterable[RoundCounts]) -> tuple[Bin, ...]:
 
 
 def tests(rounds: Iterable[RoundCounts]) -> Iterator[tuple[float, bool]]:
-    """Every test: what was believed, and whether the token was accepted."""
+    """Every test: the belief, and whether the token was accepted."""
     for one in rounds:
         for level, belief in enumerate(one.belief):
             if belief is not None:
-                yield min(belief, 1.0), level < one.accepted  # a chance in float32 may be 1 + 1e-7
+                yield min(belief, 1.0), level < one.accepted  # a float32 probability may be 1 + 1e-7
 
 
 def bin_of(found: Sequence[tuple[float, bool]]) -> Bin:
@@ -185,11 +186,11 @@ def calibration_error(bins: Sequence[Bin]) -> float:
 
 
 def error_if_exact(bins: Sequence[Bin]) -> float:
-    """The mean of `calibration_error` if every belief were the true chance: what so many tests leave to luck.
+    """The mean of `calibration_error` if every belief were exact: the part due to chance in so many tests.
 
-    By the normal approximation of every bin's sum, E|N(0, s²)| = s √(2/π) with s² = Σ b(1 − b). That holds
-    of tokens that follow each other too: a test less its true chance has the mean 0 whatever came before, so
-    they do not correlate. Where a bin has few tests its own mean may be another, at most √(π/2) times this.
+    By the normal approximation of every bin's sum, E|N(0, s²)| = s √(2/π) with s² = Σ b(1 − b). That also
+    holds for consecutive tokens: a test less its true chance has the mean 0 whatever came before, so they do
+    not correlate. In a bin with few tests the mean may differ, by at most a factor √(π/2).
     """
     return ratio(math.sqrt(2 / math.pi) * math.fsum(math.sqrt(one.variance) for one in bins), count_of(bins))
 
@@ -199,7 +200,7 @@ def count_of(bins: Sequence[Bin]) -> float:
 
 
 def belief_columns(rounds: Sequence[RoundCounts]) -> dict[str, Any]:
-    """The columns of results.csv; None of methods that believe nothing."""
+    """The columns of results.csv; None for methods without beliefs."""
     bins = curve(rounds)
     count = count_of(bins)
     if not count:

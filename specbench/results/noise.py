@@ -1,19 +1,20 @@
-"""What the machine did during the measurement: outliers, drift, two groups of times, load, clocks, throttling, steal.
+"""Machine behaviour during the measurement: outliers, drift, bimodal times, load, clocks, throttling, steal.
 
-It changes no number, and what is unknown warns of nothing. Times are judged on the logarithm of seconds per round
-(a round of the baseline is one token), because a round costs the same whatever was accepted in it. A clock is read
-in one moment of a decode, so one reading in ten may be odd: a fall is that from the 90th to the 10th percentile.
+It changes no number, and unknown values give no warning. Times are judged on the logarithm of seconds per
+round (a round of the baseline is one token), because a round costs the same whatever is accepted. A clock is
+read at one moment of a decode, so one reading in ten may be odd: a fall is from the 90th to the 10th
+percentile.
 
 When a warning is given, and how often times of a single distribution caused it (10 to 164 values, normal,
-lognormal and with heavy tails, standard deviation 5 and 20 %; `python -m tests.benchmarks.coverage`):
+lognormal and heavy-tailed, standard deviation 5 and 20 %; `python -m tests.benchmarks.coverage`):
 
     drift         3 % or more from the first to the last turn, and p below 0.01 (Kendall)      at most 0.012
     bimodality    Sarle's coefficient above 0.6 (uniform has 0.556, two points have 1)         at most 0.004
     outliers      more than three samples, and more than one in four, beyond Tukey's fences    0.04 at 10, 0.003 from 40
     load          more than one process beyond the threads of this run                         not simulated
 
-A drift of 6 % under noise of 2 % is found in 81 of a hundred runs of
-20 turns, two groups 12 % apart in 49 of them (in 91 of those with 40).
+A drift of 6 % under noise of 2 % is found in 81 of a hundred runs of 20 turns, two groups 12 % apart in 49 of
+them (in 91 of those with 40).
 """
 
 import math
@@ -35,26 +36,26 @@ from specbench.results.machine import Reading
 from specbench.results.samples import Sample
 from specbench.wording import Row, counted, number_in, text_in
 
-LOAD = "load"  # the kind of the fault that other processes are
+LOAD = "load"  # the fault kind for load by other processes
 Flag = Literal["", "mild", "severe"]
 Numbers = NDArray[np.float64]
 FENCES = {"severe": 3.0, "mild": 1.5}  # interquartile ranges beyond the quartiles (Tukey)
-LEAST_SPREAD = 1e-6  # of the interquartile range: what is narrower is rounding
-FEWEST_VALUES = 10  # values below which a coefficient of bimodality says nothing
-SAME_SPREAD = 0.01  # standard deviation of log times below which two groups of times would not matter
-PAIRS_OF = 500  # values whose pairs are looked at; more of them are thinned evenly
-BRIEF = 0.5  # load of short-lived processes that every machine has; one more that computes all the time gives 1
-ONE_MORE = 1.0  # load by which a run is under another load than the run before: one process that computes
+LEAST_SPREAD = 1e-6  # of the interquartile range: less is rounding
+FEWEST_VALUES = 10  # below this, a coefficient of bimodality is meaningless
+SAME_SPREAD = 0.01  # standard deviation of log times below which two groups do not matter
+PAIRS_OF = 500  # values for pairwise slopes; more are thinned evenly
+BRIEF = 0.5  # load of short-lived processes on any machine; one more busy process gives 1
+ONE_MORE = 1.0  # load difference of one busy process, for comparing runs
 DRIFT_SHARE, DRIFT_P, TWO_GROUPS, OFTEN, SOME = 0.03, 0.01, 0.6, 1 / 4, 3
 LOW, HIGH = 0.1, 0.9
 GPU_FALL = 0.1  # GPUs change their clock in steps below 1 %, and by some 5 % as they warm up
-CPU_FALL = 0.15  # the fastest cores of a processor are up to a tenth faster than its others, and threads move
-STOLEN = 0.02  # of the time asked for: all threads wait for the one that was robbed, so a pass loses more than that
-LEAST_WANTED = 5.0  # seconds: the system counts in hundredths, and ten of them are the least that is a share of 2 %
-THROTTLED = 0.05  # of the decodes: one in twenty is no more than an outlier, of which there is a note of its own
-RESOLVED = 0.01  # of a speedup: less than that is within the noise of a clock
+CPU_FALL = 0.15  # a processor's fastest cores are up to a tenth faster than its others, and threads move
+STOLEN = 0.02  # of the demanded time: all threads wait for the stolen one, so a pass loses more
+LEAST_WANTED = 5.0  # seconds: the system counts hundredths, and ten of them are the least for a share of 2 %
+THROTTLED = 0.05  # of the decodes: one in twenty is an outlier, which has its own note
+RESOLVED = 0.01  # of a speedup: less is within the noise of a clock
 LOCKED = "fix it low enough for the limits of power and heat (nvidia-smi --lock-gpu-clocks)"
-# By how much two runs may differ whose seconds are compared: clocks in a share of themselves, shares in points.
+# Largest difference of two runs with comparable seconds: relative for clocks, in points for shares.
 CLOCKS = {
     "cpu_mhz": (CPU_FALL, "the processor's clock"),
     "gpu_mhz": (GPU_FALL, "the GPU's clock"),
@@ -72,8 +73,10 @@ COOLED = "repeat on a machine that is cool, on mains, and does nothing else"
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that did not stay as it was. size: how bad it is, among faults of its kind; note: what a reader
-    of the numbers must know, and do; doubt: why an answer is provisional for it, empty where it need not be."""
+    """An instability. size: its severity among faults of its kind; note: what it means and what to do.
+
+    doubt: why an answer is provisional for it, empty if it need not be.
+    """
 
     kind: str
     size: float
@@ -83,7 +86,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Drift:
-    """By what share the times grew from the first to the last value, and the chance of such a trend in random order."""
+    """The relative growth of times from the first to the last value, and the chance of such a trend in random order."""
 
     share: float
     p: float
@@ -93,8 +96,8 @@ class Drift:
 class Diagnostics:
     """The columns of results.csv about the machine.
 
-    outliers: samples with an unusual time in either arm; drift, drift_p and bimodality: of the
-    baseline's times; load_average: the highest before any turn, None where the system does not count it.
+    outliers: samples with an unusual time in either arm; drift, drift_p and bimodality: of the baseline's
+    times; load_average: the highest before any turn, None if unavailable.
     """
 
     outliers: int
@@ -119,18 +122,18 @@ def diagnose(samples: Sequence[Sample]) -> Diagnostics:
 
 
 def flags(samples: Sequence[Sample]) -> list[Flag]:
-    """Per sample the worse flag of its two arms."""
+    """The worse flag of each sample's two arms."""
     prompts = [s.prompt_tokens for s in samples]
     arms = [outliers(paces(traces, prompts)) for traces in ([s.baseline for s in samples], [s.method for s in samples])]
     return [max(pair, key=("", "mild", "severe").index) for pair in zip(*arms, strict=True)]
 
 
 def paces(traces: Sequence[Trace], prompt_tokens: Sequence[int]) -> list[float]:
-    """Seconds per round of each trace, relative to the usual at its length of context; NaN where none were measured.
+    """Seconds per round of each trace, relative to the expected at its context length; NaN if not measured.
 
-    The usual is a straight line through the logarithms (Theil and Sen). Long prompts are slower:
-    in a data set that is sorted by length this would look like drift, and two kinds of prompts
-    like two kinds of times. Updates of a draft that learns are left out: they fall on few prompts.
+    The expected value is a straight line through the logarithms (Theil and Sen). Long prompts are slower:
+    data sorted by length would look like drift, and two kinds of prompts like bimodal times. Updates of a
+    draft that learns are left out: they fall on few prompts.
     """
     seconds = np.array([metrics.ratio(t.seconds - t.updating, len(t.rounds)) for t in traces])
     context = np.array([n + len(t.tokens) / 2 for n, t in zip(prompt_tokens, traces, strict=True)])
@@ -155,7 +158,7 @@ def outliers(values: Sequence[float]) -> list[Flag]:
 
 
 def drift(values: Sequence[float]) -> Drift:
-    """The trend of times in the order in which they were measured: slope of Theil and Sen, p of Kendall's τ."""
+    """The trend of times in order of measurement: slope of Theil and Sen, p of Kendall's τ."""
     logs = _logs(values)
     turns = _thinned(np.flatnonzero(np.isfinite(logs)))
     if turns.size < 3:
@@ -169,8 +172,8 @@ def drift(values: Sequence[float]) -> Drift:
 def bimodality(values: Sequence[float]) -> float:
     """Sarle's coefficient of the logarithms with the correction for few values (Pfister and others 2013).
 
-    Between 0 and 1; NaN below ten values, or where all lie within about 1 %. Severe outliers
-    are left out: a single one makes any sample look skewed, and two groups are something else.
+    Between 0 and 1; NaN below ten values, or if all are within about 1 %. Severe outliers are left out: a
+    single one makes any sample look skewed, which is not bimodality.
     """
     flagged = outliers(values)
     logs = _logs([value for value, flag in zip(values, flagged, strict=True) if flag != "severe"])
@@ -183,7 +186,7 @@ def bimodality(values: Sequence[float]) -> float:
 
 
 def warned(found: Diagnostics, samples: int, threads: int | None) -> Iterator[Fault]:
-    """What a user should know about the machine, and what to do. Thresholds: see the module. NaN warns of nothing."""
+    """Notes on the machine, with remedies. Thresholds: see the module. NaN gives no warning."""
     if abs(found.drift) >= DRIFT_SHARE and found.drift_p < DRIFT_P:
         way = "slowed down" if found.drift > 0 else "became faster"
         note = (
@@ -212,21 +215,20 @@ def warned(found: Diagnostics, samples: int, threads: int | None) -> Iterator[Fa
 
 
 def busy(load: float | None, threads: float | None) -> bool:
-    """Whether something else was running, as far as is known.
+    """Whether other programs were running, as far as is known.
 
-    The load counts the threads of this run, too: a quiet machine has these, and now and then a short-lived process.
+    The load includes the threads of this run: an idle machine has these, and occasionally a short-lived process.
     """
     return load is not None and threads is not None and load > threads + BRIEF
 
 
 def other_conditions(before: Row, now: Row) -> str:
-    """What the machine did in one run and not in the other, so that their
-    seconds cannot be compared; empty where nothing is known of that."""
+    """Machine conditions that differ between two runs, so that seconds are not comparable; empty if none are known."""
     return next(chain(other_load(before, now), other_pace(before, now)), "")
 
 
 def other_load(before: Row, now: Row) -> Iterator[str]:
-    """Load that one of two runs had from other programs, and the other not, or not as much."""
+    """Load from other programs in only one of two runs, or much more of it."""
     old, new = (number_in(row, "load_average") for row in (before, now))
     if old is None or new is None or abs(new - old) <= ONE_MORE:
         return
@@ -237,7 +239,7 @@ def other_load(before: Row, now: Row) -> Iterator[str]:
 
 
 def crowd(load: float, threads: int, others: str) -> str:
-    """What `busy` means for a run that goes on; `others`: the programs that run now, if any."""
+    """The consequence of `busy` for a run in progress; `others`: the programs running now, if any."""
     found = f"load {load:.1f} on {counted(threads, 'thread')}"
     if others:
         return f"{found}: other programs run ({others}), so results will be PROVISIONAL; stop them, or go on"
@@ -245,7 +247,7 @@ def crowd(load: float, threads: int, others: str) -> str:
 
 
 def _logs(values: Sequence[float] | Numbers) -> Numbers:
-    """Logarithms; NaN for values that are not times (zero, negative, NaN, infinite)."""
+    """Logarithms; NaN for invalid times (zero, negative, NaN, infinite)."""
     numbers = np.asarray(values, dtype=float)
     good = np.isfinite(numbers) & (numbers > 0)
     return np.where(good, np.log(np.where(good, numbers, 1.0)), math.nan)
@@ -253,12 +255,12 @@ def _logs(values: Sequence[float] | Numbers) -> Numbers:
 
 def _slope(logs: Numbers, where: NDArray[Any]) -> float:
     """The median of the slopes of all pairs (Theil and Sen)."""
-    with np.errstate(invalid="ignore"):  # of the interval of the slope, which is not used, where values are equal
+    with np.errstate(invalid="ignore"):  # from the slope's interval, which is not used, for equal values
         return float(stats.theilslopes(logs, where).slope)
 
 
 def _thinned(places: NDArray[np.intp]) -> NDArray[np.intp]:
-    """At most 500 of them, evenly spread: slopes look at all pairs."""
+    """At most 500 of them, evenly spread: slopes use all pairs."""
     return places[:: -(-places.size // PAIRS_OF) or 1]
 
 
@@ -267,11 +269,11 @@ def _thinned(places: NDArray[np.intp]) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class Steadiness:
-    """The columns of results.csv about the pace of the machine, over the decodes of both arms; None: it is unknown.
+    """The columns of results.csv about the pace of the machine, over the decodes of both arms; None if unknown.
 
-    …mhz: median clocks; …clock_fall: 1 − 10th ÷ 90th percentile. cpu_steal: stolen ÷ wanted processor
-    time. Highest temperature, median power, lowest limit of power. gpu_throttled: share of the
-    decodes after which something held the clocks down; gpu_throttle_reasons: all that did, in words.
+    …mhz: median clocks; …clock_fall: 1 − 10th ÷ 90th percentile. cpu_steal: stolen ÷ wanted processor time.
+    Highest temperature, median power, lowest power limit. gpu_throttled: share of decodes after which clocks
+    were throttled; gpu_throttle_reasons: all causes, in words.
     """
 
     cpu_mhz: float | None
@@ -289,7 +291,7 @@ class Steadiness:
 
 
 def steadiness(samples: Sequence[Sample]) -> Steadiness:
-    """The pace of the machine while a cell was measured; samples that were decoded together are given as one."""
+    """The pace of the machine while a cell was measured; samples decoded together count as one."""
     readings = [reading for sample in samples for reading in sample.readings]
 
     def known(value: Callable[[Reading], float | None]) -> list[float]:
@@ -318,7 +320,7 @@ def median(values: Sequence[float]) -> float | None:
 
 
 def fall(clocks: Sequence[float]) -> float | None:
-    """By what share the low clocks lie below the high ones; None for fewer than two."""
+    """The relative difference of low and high clocks; None for fewer than two."""
     if len(clocks) < 2:
         return None
     low, high = np.quantile(clocks, [LOW, HIGH], method="nearest").tolist()
@@ -326,13 +328,13 @@ def fall(clocks: Sequence[float]) -> float | None:
 
 
 def steal(stolen: Sequence[float], wanted: Sequence[float]) -> float | None:
-    """The share of the processor time that was stolen; None where there was too little of it to tell."""
+    """The share of stolen processor time; None if there was too little demand."""
     total = math.fsum(wanted)
     return math.fsum(stolen) / total if total >= LEAST_WANTED else None
 
 
 def faults(row: Row) -> Iterator[Fault]:
-    """What did not stay as it was while a cell was measured, from its row of results.csv, as numbers or as text."""
+    """Instabilities while a cell was measured, from its row of results.csv, as numbers or as text."""
     yield from fallen(row, "gpu", GPU_FALL, "the clock of the GPU", LOCKED)
     yield from fallen(row, "gpu_memory", GPU_FALL, "the clock of the GPU's memory", LOCKED)
     yield from fallen(row, "cpu", CPU_FALL, "the clock of the processor", COOLED)
@@ -351,7 +353,7 @@ def fallen(row: Row, part: str, most: float, what: str, advice: str) -> Iterator
 
 
 def throttled(row: Row) -> Iterator[Fault]:
-    """A GPU whose clocks were held down. Where they always are, as at a low limit of power, that is what it can do."""
+    """A GPU with throttled clocks. If it always is, as at a low power limit, that is its normal speed."""
     share, why = number_in(row, "gpu_throttled") or 0.0, text_in(row, "gpu_throttle_reasons")
     if share > THROTTLED:
         said = f"the GPU was throttled in {share:.0%} of the decodes ({why})"
@@ -360,7 +362,7 @@ def throttled(row: Row) -> Iterator[Fault]:
 
 
 def stolen_from(row: Row) -> Iterator[Fault]:
-    """A virtual machine whose processors were given to others."""
+    """A virtual machine with stolen processor time."""
     share = number_in(row, "cpu_steal") or 0.0
     if share > STOLEN:
         taken = f"{share:.1%} of the processor time that was asked for went to other virtual machines (steal)"
@@ -369,9 +371,9 @@ def stolen_from(row: Row) -> Iterator[Fault]:
 
 
 def slow_baseline(row: Row) -> Iterator[Fault]:
-    """A baseline whose step takes longer than a round without its draft: then the speedup is partly the baseline's.
+    """A baseline step slower than a round without its draft: then part of the speedup is due to the baseline.
 
-    Requests that come at times of their own wait for each other, which a round does not show.
+    Requests with arrival times wait for each other, which a round does not show.
     """
     v, high, speedup, tokens = (number_in(row, name) for name in ("v", "v_high", "speedup", "tokens_per_round"))
     if number_in(row, "arrivals") is not None or not number_in(row, "k"):
@@ -388,7 +390,7 @@ def slow_baseline(row: Row) -> Iterator[Fault]:
 
 
 def other_pace(before: Row, now: Row) -> Iterator[str]:
-    """Clocks, throttling and steal that were not the same in two runs, as far as both are known."""
+    """Clocks, throttling and steal that differ between two runs, if known in both."""
     for name, (most, what) in {**CLOCKS, **SHARES}.items():
         old, new = number_in(before, name), number_in(now, name)
         if old is None or new is None:
@@ -400,7 +402,7 @@ def other_pace(before: Row, now: Row) -> Iterator[str]:
 
 
 def worst(among: Iterable[Fault]) -> list[Fault]:
-    """Of every kind of fault the worst: cells share a machine, but not every moment of it."""
+    """The worst of every kind of fault: cells share a machine, but are measured at different times."""
     found: dict[str, Fault] = {}
     for fault in among:
         if fault.kind not in found or fault.size > found[fault.kind].size:

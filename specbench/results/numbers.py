@@ -1,6 +1,6 @@
 """The numbers of a cell: everything in results.csv that is computed from its samples.
 
-Prompts that were decoded together share their time: as one decode, they are one value for statistics of times.
+Prompts decoded together share their time: as one decode, they are one value for statistics of times.
 """
 
 import math
@@ -37,7 +37,7 @@ from specbench.theory.optimum import Timing, measured_costs, phases
 from specbench.theory.waterfall import explain
 from specbench.wording import grouped
 
-REQUESTS = 16  # of a turn at least, where they come at times of their own: fewer meet an empty server
+REQUESTS = 16  # least requests of a turn with arrival times: fewer would meet an empty server
 CHOSEN = ("chosen", "choosing_cost")
 BOTH = ("repeated_4grams", "looping_share", "longest_cycle", "prompts_looping", "prompts_ended_by_eos")
 OUTPUTS = (*(f"{arm}{name}" for arm in ("", "baseline_") for name in BOTH),
@@ -61,9 +61,9 @@ NUMBERS = (
 
 
 def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> dict[str, Any]:
-    """Everything that is computed from the samples of a cell, by column.
+    """All values computed from the samples of a cell, by column.
 
-    `lookahead` is the K of a constant schedule, None for any other; `rows` is the number of rows decoded together.
+    `lookahead` is the K of a constant schedule, None for others; `rows` is the number of rows decoded together.
     """
     traces = [s.method for s in samples]
     rounds = [r for trace in traces for r in trace.rounds]
@@ -95,12 +95,12 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
 
 
 def learns(samples: Sequence[Sample]) -> bool:
-    """Whether the draft of the method learns from one prompt to the next."""
+    """Whether the method's draft learns between prompts."""
     return any("update" in one.method.spans for one in samples)
 
 
 def turn_columns(samples: Sequence[Sample]) -> dict[str, int | None]:
-    """How many turns were decoded, and how many not, of the conversations that began; None without conversations."""
+    """Decoded and missing turns of the started conversations; None without conversations."""
     began = {s.prompt: s.conversation[1] for s in samples}
     if max(began.values()) == 1:
         return {"turns": None, "turns_cut": None}
@@ -122,7 +122,7 @@ def acceptance_columns(samples: Sequence[Sample], counts: metrics.Acceptance) ->
 
 
 def speedup_columns(samples: Sequence[Sample]) -> dict[str, float | None]:
-    """The measured speedup with its interval over prompts, and other means of it."""
+    """The measured speedup with its interval over prompts, and other means."""
     speedup = speedup_of(samples)
     return {
         "speedup": speedup.value,
@@ -135,8 +135,7 @@ def speedup_columns(samples: Sequence[Sample]) -> dict[str, float | None]:
 
 
 def learning_columns(samples: Sequence[Sample]) -> dict[str, float | None]:
-    """What the speedup would be if what a draft learns were computed elsewhere, and
-    the share of the time that it takes here; None of methods that learn nothing."""
+    """The speedup without draft updates, and their share of the time; None for methods that do not learn."""
     if not learns(samples):
         return dict.fromkeys(LEARNING)
     found = speedup_of([without_updates(s) for s in samples])
@@ -174,8 +173,10 @@ def tallies(counts: metrics.Acceptance, drafting: metrics.Drafting) -> dict[str,
 
 
 def timing(traces: Sequence[Trace]) -> Timing:
-    """The totals of one arm; only outermost spans count, since inner spans are
-    part of them. NaN for the phases of an engine that tells nothing of them."""
+    """The totals of one arm over outermost spans, which contain the inner ones.
+
+    NaN for the phases of an engine that does not report them.
+    """
     told = not traces or any(not t.spans or "verify" in t.spans for t in traces)
     found = [math.fsum(t.spans.get(phase, 0.0) for t in traces) for phase in ("draft", "verify", "accept")]
     draft, verify, accept = found if told else (math.nan,) * 3
@@ -193,9 +194,9 @@ def timing(traces: Sequence[Trace]) -> Timing:
 
 
 def cost_columns(samples: Sequence[Sample], baseline: Timing, method: Timing) -> dict[str, float]:
-    """Seconds as columns: the costs of a round in baseline steps, its phases in milliseconds, tokens per second.
+    """Times as columns: the costs of a round in baseline steps, its phases in milliseconds, tokens per second.
 
-    Rows decoded together share their time: a round or a step of a batch of B takes a B-th of what a clock shows.
+    Rows decoded together share their time: a round or step of a batch of B counts as a B-th of the elapsed time.
     """
     cost, v = measured_costs(baseline, method), v_of(samples)
     drafts = sum(r.drafted > 0 for s in samples for r in s.method.rounds)
@@ -233,9 +234,9 @@ def v_of(samples: Sequence[Sample]) -> Interval:
 def break_even(samples: Sequence[Sample], baseline: Timing, method: Timing, nodes: float, rows: int) -> float:
     """The batch at which the speedup would be 1 (`optimum.break_even_batch`), from a cell measured with `rows` rows.
 
-    The target's passes of the two arms, over B and over B(n + 1) tokens, give its fixed cost
-    and its cost per token: n = `nodes`, drafted tokens in a mean pass. Rows that stood idle
-    at the end of a turn are not in it. NaN where the wider pass was not the slower one.
+    The target's passes of the two arms, over B and over B(n + 1) tokens, give its fixed cost and its cost per
+    token: n = `nodes`, drafted tokens in a mean pass. Rows that were idle at the end of a turn are excluded.
+    NaN if the wider pass was not slower.
     """
     if not method.drafted or not baseline.verify > 0 or not nodes:
         return math.nan
@@ -250,14 +251,14 @@ def break_even(samples: Sequence[Sample], baseline: Timing, method: Timing, node
 
 
 def rows_idle(samples: Sequence[Sample], rows: int, *, baseline: bool = False) -> float:
-    """The share of an arm's passes in which a mean row had no prompt left: rows run empty at the end of a turn."""
+    """The share of an arm's row passes without a prompt: rows run empty at the end of a turn."""
     arm = [sample.baseline if baseline else sample.method for sample in samples]
     traces = [[arm[i] for i in turn] for turn in decodes(samples)]
     return 1 - metrics.ratio(sum(len(t.rounds) for turn in traces for t in turn), rows * passes(traces, rows))
 
 
 def passes(turns: Iterable[Sequence[Trace]], rows: int) -> int:
-    """Passes over all rows together: each prompt of a turn begins in the row that is free first."""
+    """Passes over all rows together: each prompt of a turn starts in the first free row."""
     found = 0
     for traces in turns:
         free = [0] * rows
@@ -271,8 +272,10 @@ def passes(turns: Iterable[Sequence[Trace]], rows: int) -> int:
 
 
 def chosen_columns(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Each choice with the number of its turns, the most frequent first; and by how much longer
-    all prompts took than at the seconds per token of that one. None of cells that choose nothing."""
+    """Each choice with its number of turns, most frequent first, and the regret against always using that one.
+
+    The regret is by how much longer all prompts took than at its seconds per token. None for cells without choices.
+    """
     turns = {one.turn: one.method.choice for one in samples if one.method.choice}
     if not turns:
         return dict.fromkeys(CHOSEN)
@@ -290,13 +293,15 @@ def rate_of(samples: Sequence[Sample]) -> float:
 
 
 def per_draw(batch: int, arrivals: float | None) -> int:
-    """How many prompts there are at least in an independent draw of a time: those
-    that are decoded together, or the requests of a turn, which wait for each other."""
+    """The least number of prompts in an independent draw of a time.
+
+    These are the prompts decoded together, or the requests of a turn, which wait for each other.
+    """
     return batch if arrivals is None else REQUESTS
 
 
 def decodes(samples: Sequence[Sample]) -> list[list[int]]:
-    """Indices of the samples that were decoded together; each sample by itself where there were no batches."""
+    """Indices of the samples decoded together; each sample by itself without batches."""
     return grouped(range(len(samples)), lambda i: (samples[i].turn, samples[i].cluster) if samples[i].cluster else i)
 
 
@@ -306,7 +311,7 @@ def pooled(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def together(samples: Sequence[Sample]) -> Sample:
-    """What was decoded together as one sample: all rounds and seconds, over a prompt of the mean length."""
+    """Samples decoded together as one: all rounds and seconds, over a prompt of the mean length."""
     first = samples[0]
     if len(samples) == 1:
         return first
@@ -333,7 +338,7 @@ def joined(traces: Sequence[Trace]) -> Trace:
 
 
 def output_columns(samples: Sequence[Sample], longest: int) -> dict[str, Any]:
-    """The columns `OUTPUTS` of a cell; `longest` is the number of new tokens that ends an output from outside."""
+    """The columns `OUTPUTS` of a cell; `longest` is the number of new tokens at which an output is cut."""
     method = [(s.prompt, s.method) for s in samples]
     baseline = [(s.prompt, s.baseline) for s in samples]
     outside = metrics.acceptance([r for s in samples for r in outside_loops(s.method)])
@@ -347,9 +352,10 @@ def output_columns(samples: Sequence[Sample], longest: int) -> dict[str, Any]:
 
 
 def coverage(traces: Sequence[Trace]) -> float | None:
-    """The share of the tokens that a draft of some tokens could have proposed; None where it knows all of them.
+    """The share of tokens within a reduced draft vocabulary; None for a complete one.
 
-    They are draws from the target's distributions p, so it estimates Σ p over the draft's vocabulary: no α is greater.
+    The tokens are draws from the target's distributions p, so it estimates Σ p over the draft's vocabulary,
+    an upper bound of α.
     """
     known = [trace.draftable for trace in traces if trace.draftable is not None]
     return metrics.ratio(sum(known), sum(len(trace.tokens) for trace in traces)) if known else None
@@ -371,6 +377,6 @@ def arm_columns(decoded: Sequence[tuple[str, Trace]], longest: int) -> dict[str,
 
 
 def outside_loops(trace: Trace) -> list[metrics.RoundCounts]:
-    """The rounds of a decode, without those that emitted nothing but a part of its loop."""
+    """The rounds of a decode, without those that emitted only a part of its loop."""
     found: Loop | None = loop_of(trace.tokens)
     return list(trace.rounds) if found is None else rounds_before(trace.rounds, found.start)

@@ -1,4 +1,4 @@
-"""A run as its folder holds it: run.json and the journal, refused where they contradict each other."""
+"""Read a run from its folder: run.json and the journal, refused if they contradict each other."""
 
 import csv
 import json
@@ -20,16 +20,15 @@ from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.wording import Row, clean, clean_path, first_line, resume_command
 
 DESCRIPTION, RESULTS, SAMPLES, CATEGORIES = "run.json", "results.csv", "samples.csv", "categories.csv"
-CLOSE = 1e-9  # other processors and versions of numpy and scipy differ in the last digits of what they compute
-DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError)  # what a wrong line raises
+CLOSE = 1e-9  # last digits differ between processors and versions of numpy and scipy
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError)  # errors of invalid lines
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run: the cells that were asked for, and those that have begun.
+    """A run: the requested cells, and those that have begun.
 
-    ended: the keys of the cells whose end is in the journal. limits: those
-    of the time before the run was given more prompts, the oldest first.
+    ended: the keys of the cells whose end is in the journal. limits: earlier limits of an extended run, oldest first.
     """
 
     path: Path
@@ -51,7 +50,7 @@ class Run:
 
 
 def read_run(path: Path) -> Run:
-    """A run from its folder. UsageError if it is not a run, damaged, impossible, or has other columns."""
+    """Read a run from its folder. UsageError if it is not a run, damaged, impossible, or has other columns."""
     description = read_description(path)
     specs = specs_in(description, path)
     state = JournalState()
@@ -104,23 +103,23 @@ def specs_in(description: Mapping[str, Any], path: Path) -> list[RunSpec]:
 
 
 def numbered(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The lines of a journal, each with its place."""
+    """The lines of a journal, each with its location."""
     for number, line in enumerate(journal.read_bodies(path), start=1):
         yield f"{path}:{number}", line
 
 
 @dataclass
 class JournalState:
-    """What the lines of a journal have said so far, by the keys of the cells."""
+    """The state after some lines of a journal, by the keys of the cells."""
 
     begun: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     turns: dict[str, list[Sequence[Sample]]] = field(default_factory=dict)
     ended: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     grown: list[Mapping[str, Any]] = field(default_factory=list)
-    former: set[str] = field(default_factory=set)  # keys of cells before they were given more prompts
+    former: set[str] = field(default_factory=set)  # keys of cells before prompts were added
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Add a line; one of `DAMAGE` where it is not one of a run, or cannot follow the lines before it."""
+        """Apply a line; raises one of `DAMAGE` if it is invalid or cannot follow the lines before it."""
         if "begin" in line:
             key = RunSpec(**line["begin"]["spec"]).key
             self.begun[key] = line["begin"]
@@ -138,7 +137,7 @@ class JournalState:
             self.ended[key] = line["end"]
 
     def grow(self, line: Mapping[str, Any]) -> None:
-        """From here on every cell has another limit, and so another key; those that were complete go on."""
+        """Change the limit, and so the key, of every cell; completed cells continue."""
         if type(line["limit"]) is not int or type(line["before"]) is not int:
             raise TypeError("limits that are no numbers")
         begun, turns, ended = self.begun, self.turns, self.ended
@@ -154,7 +153,7 @@ class JournalState:
         self.former |= set(begun)
 
     def of(self, key: str) -> list[Sequence[Sample]]:
-        """The turns of a cell, which has begun and goes on."""
+        """The turns of a started, unfinished cell."""
         if key not in self.turns:
             raise ValueError(f"cell {key} has not begun")
         if key in self.ended and self.ended[key]["status"] not in UNFINISHED:
@@ -166,7 +165,7 @@ class JournalState:
 
 
 def check_listed(run: Run) -> None:
-    """UsageError where the journal has a cell that run.json, which was written first, does not have."""
+    """Raise UsageError if the journal has a cell that is not in run.json, which was written first."""
     listed = set(run.specs)
     if foreign := [cell.spec.key for cell in run.cells if cell.spec not in listed]:
         raise UsageError(
@@ -176,9 +175,9 @@ def check_listed(run: Run) -> None:
 
 
 def check_lost(run: Run, former: Collection[str] = ()) -> None:
-    """UsageError where results.csv, which is written after the journal, knows more than the journal does.
+    """Raise UsageError if results.csv, written after the journal, has more than the journal.
 
-    A run that was killed while it was given more prompts has rows of `former` cells.
+    A run that was killed while prompts were added has rows of `former` cells.
     """
     begun = {cell.spec.key for cell in run.cells}
     for row in rows_of(run.path / RESULTS):
@@ -193,14 +192,14 @@ def check_lost(run: Run, former: Collection[str] = ()) -> None:
 
 
 def unfinished(run: Run) -> list[str]:
-    """A sentence for a reader of numbers where cells are not in them yet."""
+    """A sentence if some cells are not included in the numbers yet."""
     left, where = len(run.specs) - len(run.ended), clean_path(run.path)
     said = f"{where}: {left} of {len(run.specs)} cells have not ended; {resume_command(run.path)} goes on with them"
     return [said] if left else []
 
 
 def edited(run: Run) -> list[str]:
-    """A sentence for each table of a finished run that is not what the journal renders: no command reads it."""
+    """A sentence for each table of a finished run that differs from the journal: no command reads it."""
     if unfinished(run):
         return []
     tables = {RESULTS: run.rows, SAMPLES: as_text([row for rows in run.samples for row in rows])}
@@ -213,7 +212,7 @@ def edited(run: Run) -> list[str]:
 
 
 def same_rows(found: Sequence[Row], rendered: Sequence[Row]) -> bool:
-    """Whether all cells are equal: texts to the letter, numbers but for their last digits."""
+    """Whether all values are equal: texts exactly, numbers up to their last digits."""
     return len(found) == len(rendered) and all(
         same_text(theirs.get(name, ""), ours.get(name, ""))
         for theirs, ours in zip(found, rendered, strict=True)
@@ -229,7 +228,7 @@ def same_text(one: str, other: str) -> bool:
 
 
 def rows_of(table: Path) -> list[dict[str, str]]:
-    """The rows of a table; empty where it cannot be read."""
+    """The rows of a table; empty if unreadable."""
     try:
         return read_csv(table)
     except (OSError, ValueError, csv.Error):

@@ -1,7 +1,7 @@
-"""A prompt decoded once by baseline and method, as data; the intervals over such samples; text that repeats itself.
+"""A prompt decoded once by baseline and method; intervals over such samples; repetition in text.
 
-A model that repeats itself is easy to draft for, and nobody serves its
-text. Repetition is found in time in proportion to the length of an output.
+Repetitive text is easy to draft for, but useless in practice. Repetition is found in time linear in the
+length of an output.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from specbench.results.nests import round_row
 from specbench.wording import grouped
 
 NGRAM = 4
-REPEATS = 2  # how often a cycle is there in full before its repetition is called a loop
-SHORTEST = 24  # tokens of the shortest tail that is called a loop: a few dashes, or a short line said twice, are none
-KEPT = 4096  # outputs whose loop is remembered: the arms of a greedy run have theirs in common
+REPEATS = 2  # full cycles that make a repetition a loop
+SHORTEST = 24  # tokens of the shortest loop: a few dashes, or a short line repeated once, do not count
+KEPT = 4096  # cached outputs: the arms of a greedy run share theirs
 ALONE = (1, 1)  # the conversation of a prompt without later turns
 
 
@@ -31,11 +31,11 @@ class Sample:
     """One prompt decoded once by baseline and method in one turn.
 
     turn: position in time within the group of cells that share the baseline. order: positions of (baseline,
-    method) among the arms of the turn. load: processes that ran or waited just before it. cluster: the name of
-    the batch that the prompt was decoded in, whose prompts share its seconds equally, or of the stretch of
-    prompts that one draw is where a method carries something from prompt to prompt; empty for a prompt that is
-    a draw by itself. conversation: which turn of the conversation with the prompt's name it is, from 1, and of
-    how many: each is a sample of its own. readings: of the machine after the decode of (baseline, method).
+    method) among the arms of the turn. load: processes running or waiting just before it. cluster: the batch
+    in which the prompt was decoded, whose prompts share its seconds equally, or the block of prompts that
+    forms one draw if a method carries state between prompts; empty for a prompt that is a draw by itself.
+    conversation: the turn of the conversation with the prompt's name, from 1, and the number of turns: each
+    is a separate sample. readings: of the machine after the decode of (baseline, method).
     """
 
     prompt: str
@@ -53,8 +53,7 @@ class Sample:
 
     @property
     def draw(self) -> str:
-        """The name of the independent draw that this sample belongs
-        to: its batch, its block, or its prompt with all turns of it."""
+        """The name of the sample's independent draw: its batch, its block, or its prompt with all turns."""
         return self.cluster or self.prompt
 
     def row(self) -> dict[str, Any]:
@@ -109,12 +108,12 @@ class Sample:
 
 
 def digest(tokens: Sequence[int]) -> str:
-    """Sixteen hex digits of an output, equal for equal outputs, so that no generated text stands in a table."""
+    """Sixteen hex digits of an output, equal for equal outputs, so that tables contain no generated text."""
     return hashlib.sha256(" ".join(map(str, tokens)).encode()).hexdigest()[:16]
 
 
 def text_columns(tokens: tuple[int, ...]) -> dict[str, Any]:
-    """How far an output repeats itself, and where its loop begins and how long a cycle of it is."""
+    """The repetition of an output, and the start and cycle length of its loop."""
     loop = loop_of(tokens)
     start, cycle = (loop.start, loop.cycle) if loop else (None, None)
     return {"repeated_4grams": repeated_ngrams(tokens), "loop_start": start, "cycle": cycle}
@@ -131,7 +130,7 @@ def speedup_per_token(sample: Sample) -> float:
 def by_prompt(samples: Sequence[Sample]) -> list[list[Sample]]:
     """Samples by independent draw: the turns and repetitions of a prompt, since intervals are over prompts.
 
-    The prompts of a batch share their time and are one draw: intervals are then over batches, and one batch has none.
+    Prompts of a batch share their time and are one draw: intervals are then over batches, and undefined for one batch.
     """
     return grouped(samples, lambda sample: sample.draw)
 
@@ -158,7 +157,7 @@ def speedup_of(samples: Sequence[Sample]) -> statistics.Interval:
 
 
 def without_updates(sample: Sample) -> Sample:
-    """The sample as if what its draft learns from it were computed elsewhere."""
+    """The sample without the time of draft updates."""
     method = sample.method
     return replace(sample, method=replace(method, seconds=method.seconds - method.updating))
 
@@ -183,7 +182,7 @@ class Loop:
 
 @lru_cache(maxsize=KEPT)
 def repeated_ngrams(tokens: tuple[int, ...], n: int = NGRAM) -> float:
-    """1 − distinct n-grams ÷ n-grams: 0 where none repeats, near 1 in a loop; NaN of fewer than n tokens.
+    """1 − distinct n-grams ÷ n-grams: 0 without repetition, near 1 in a loop; NaN for fewer than n tokens.
 
     seq-rep-n of Welleck et al. 2020, "Neural text generation with unlikelihood training" (arXiv 1908.04319), §6.
     """
@@ -195,7 +194,7 @@ def repeated_ngrams(tokens: tuple[int, ...], n: int = NGRAM) -> float:
 def loop_of(tokens: tuple[int, ...]) -> Loop | None:
     """The longest tail of at least `SHORTEST` tokens that repeats one cycle at least `REPEATS` times; None without one.
 
-    The last repetition may be cut. An output that ended by itself after a loop got out of it, and is not in one.
+    The last repetition may be cut. An output that ended by itself after a loop has left it, and does not count.
     """
     periods = tail_periods(tokens)
     lengths = range(len(tokens), SHORTEST - 1, -1)
@@ -218,6 +217,6 @@ def tail_periods(tokens: Sequence[int]) -> list[int]:
 
 
 def rounds_before(rounds: Sequence[RoundCounts], start: int) -> list[RoundCounts]:
-    """The rounds that emitted a token before `start`; all tokens of the others are at or after it."""
+    """The rounds that emitted a token before `start`; the others emitted only later ones."""
     firsts = accumulate((one.emitted for one in rounds), initial=0)
     return [one for one, first in zip(rounds, firsts, strict=False) if first < start]

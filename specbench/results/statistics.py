@@ -29,13 +29,13 @@ from scipy.special import ndtr, ndtri, stdtrit
 from specbench import metrics
 
 LEVEL = 0.95
-ENOUGH = 20  # prompts below which a few unusual ones decide what the interval is
-FEWEST = 5  # independent draws below which an interval says little
+ENOUGH = 20  # prompts below which a few unusual ones dominate the interval
+FEWEST = 5  # independent draws below which an interval is unreliable
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A ratio with its 95 % interval; the bounds are NaN where the prompts do not say how far off it may be."""
+    """A ratio with its 95 % interval; the bounds are NaN if the prompts do not determine its error."""
 
     value: float
     low: float
@@ -67,7 +67,7 @@ def ratio_of_means(
 
 
 def geomean(ratios: Sequence[float]) -> float:
-    """The geometric mean; NaN without ratios, or where one is not positive."""
+    """The geometric mean; NaN without ratios, or if one is not positive."""
     if not ratios or not all(r > 0 for r in ratios):
         return math.nan
     return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
@@ -79,7 +79,7 @@ def half_width(interval: Interval) -> float:
 
 
 def log_error(interval: Interval, prompts: int) -> float:
-    """The standard error of the logarithm of the value, from an interval of this module over so many prompts."""
+    """The standard error of the value's logarithm, from an interval of this module over this many prompts."""
     return _log_half(interval) / _student(prompts) if prompts > 1 else math.nan
 
 
@@ -99,9 +99,9 @@ def to_settle(interval: Interval, prompts: int) -> int | None:
 
 
 def widened(interval: Interval, comparisons: int) -> Interval:
-    """The interval at the level that holds for the best of so many (Bonferroni), by a normal approximation of the log.
+    """The interval widened for the best of `comparisons` (Bonferroni), by a normal approximation of the log.
 
-    The best of several K was chosen after looking several times, and is partly luck.
+    The best of several K was chosen after several looks, and is partly luck.
     """
     wider = float(ndtri(1 - (1 - LEVEL) / 2 / max(comparisons, 1)) / ndtri((1 + LEVEL) / 2))
     if not (interval.value > 0 and interval.low > 0 and math.isfinite(interval.high)):
@@ -111,7 +111,7 @@ def widened(interval: Interval, comparisons: int) -> Interval:
 
 
 def _interval(value: float, columns: Sequence[Sequence[float]], powers: Sequence[int]) -> Interval:
-    """Bounds for a value that is the product of the columns' totals, each to its power of 1 or -1, paired by prompt."""
+    """Bounds for a product of the columns' totals, each to its power of 1 or -1, paired by prompt."""
     table = np.asarray(columns, dtype=float)
     if table.shape[1] < 2 or not 0 < value < math.inf:
         return Interval(value, math.nan, math.nan)
@@ -119,13 +119,13 @@ def _interval(value: float, columns: Sequence[Sequence[float]], powers: Sequence
         left_out = np.log(table.sum(axis=1, keepdims=True) - table)
         half = _student(table.shape[1]) * math.sqrt(jackknife(np.asarray(powers) @ left_out))
         low, high = (value * np.exp([-half, half])).tolist()
-    if not (low > 0 and high < math.inf):  # without one of its prompts there was nothing to divide (by)
+    if not (low > 0 and high < math.inf):  # the total is zero without one of the prompts
         low = high = math.nan
     return Interval(value, low, high)
 
 
 def jackknife(left_out: NDArray[np.float64]) -> float:
-    """The variance of a statistic from its values without each of the prompts in turn; NaN of one prompt."""
+    """The variance of a statistic from its values without each prompt in turn; NaN for one prompt."""
     return float((len(left_out) - 1) * np.var(left_out)) if len(left_out) > 1 else math.nan
 
 
@@ -147,11 +147,12 @@ def _log_half(interval: Interval) -> float:
 class Tally:
     """Was text drawn from the distributions of a model? Sums over its tokens in, z out.
 
-    Let f be any function of a token and of the text before it. If every token x_t was drawn from p_t, given that text,
-    then f_t(x_t) − Σ p_t f_t has mean 0 and variance Σ p_t f_t² − (Σ p_t f_t)², given that text. The sum over tokens is
-    a martingale, so z = Σ (f_t(x_t) − Σ p_t f_t) ÷ √ΣVar is asymptotically standard normal, however the tokens depend
-    on each other (Brown 1971, Ann. Math. Stat. 42, 59). With f = −log p this holds the surprise of the text against its
-    entropy. observed: Σ f of the emitted tokens; expected, variance: Σ of the mean and of the variance of f under p.
+    Let f be any function of a token and of the text before it. If every token x_t was drawn from p_t, given
+    that text, then f_t(x_t) − Σ p_t f_t has mean 0 and variance Σ p_t f_t² − (Σ p_t f_t)², given that text.
+    The sum over tokens is a martingale, so z = Σ (f_t(x_t) − Σ p_t f_t) ÷ √ΣVar is asymptotically standard
+    normal, however the tokens depend on each other (Brown 1971, Ann. Math. Stat. 42, 59). With f = −log p
+    this compares the surprise of the text with its entropy. observed: Σ f of the emitted tokens; expected,
+    variance: Σ of the mean and of the variance of f under p.
     """
 
     tokens: int
@@ -161,7 +162,7 @@ class Tally:
 
     @property
     def z(self) -> float:
-        """Standard normal where the tokens were drawn from p."""
+        """Standard normal if the tokens were drawn from p."""
         excess = self.observed - self.expected
         if self.variance > 0:
             return excess / math.sqrt(self.variance)
@@ -169,7 +170,7 @@ class Tally:
 
     @property
     def excess(self) -> float:
-        """By how much f of a token exceeds what it would be in the mean."""
+        """The mean excess of f per token over its expectation."""
         return (self.observed - self.expected) / self.tokens if self.tokens else math.nan
 
 
@@ -181,5 +182,5 @@ def all_together(parts: Iterable[Tally]) -> Tally:
 
 
 def two_sided(z: float) -> float:
-    """The chance of a z this far from 0 or farther; 0 where it is no number."""
+    """The two-sided p-value of z; 0 if z is NaN."""
     return 0.0 if math.isnan(z) else float(2 * ndtr(-abs(z)))
