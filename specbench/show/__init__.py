@@ -1,1 +1,1 @@
-"""How results look: tables, pages, plots. Imports no torch."""
+"""Rendering of results: tables, pages, plots. Imports no torch."""

@@ -1,4 +1,4 @@
-"""What a run needs and takes, as rows for programs and for readers. Loads nothing heavy."""
+"""The requirements of a run, as rows for programs and for readers. Loads nothing heavy."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ from specbench.wording import Row, gigabytes, number_in, text_in
 
 
 class Thing(Protocol):
-    """Something that is needed: see `specbench.measure.fit`."""
+    """A required item: see `specbench.measure.fit`."""
 
     @property
     def what(self) -> str: ...
@@ -26,7 +26,7 @@ class Thing(Protocol):
 
 
 def needed_rows(things: Iterable[Thing]) -> list[dict[str, Any]]:
-    """For programs: sizes in bytes."""
+    """Rows for programs: sizes in bytes."""
     return [
         {"kind": "needed", "what": one.what, "name": one.name, "state": one.state, "bytes": one.size,
          "command": one.command}
@@ -43,7 +43,7 @@ def needed_table(things: Iterable[Thing]) -> list[dict[str, Any]]:
 
 
 def memory_rows(fit: Fit) -> list[dict[str, Any]]:
-    """For programs: what every role takes, all of it, and what is free."""
+    """Rows for programs: the memory of every role, the total, and the free memory."""
     parts = [{"kind": "memory", "what": part.kind, "name": part.role, "bytes": part.size} for part in fit.demand.parts]
     total = {"kind": "memory", "what": "total", "name": fit.device, "bytes": fit.total}
     return [*parts, total, {"kind": "memory", "what": "free", "name": fit.device, "bytes": fit.free}]
@@ -75,7 +75,7 @@ def print_design(rows: Sequence[Row], style: Format) -> None:
 
 
 def title(rows: Sequence[Row]) -> str:
-    """What the lines are."""
+    """The title of the table."""
     counted = COUNTED.get(text_in(rows[0], "budget_counts"), "parameters") if rows else "parameters"
     return (
         f"Shapes of at most so many parameters (1M-2x128: 1M, 2 layers, width 128; counted are {counted}), the fastest "
@@ -106,13 +106,13 @@ def line(row: Row) -> dict[str, Any]:
 
 
 def number(row: Mapping[str, Any], column: str, form: str) -> str:
-    """A number of a row; a dash for none."""
+    """A number of a row; a dash if missing."""
     found = number_in(row, column)
     return "–" if found is None else format(found, form)
 
 
 def spread(row: Mapping[str, Any], column: str, bounds: tuple[str, str], form: str) -> str:
-    """A number with what it lies between."""
+    """A number with its bounds."""
     low, high = (number(row, name, form) for name in bounds)
     value = number(row, column, form)
     return value if "–" in (low, high) else f"{value} [{low}, {high}]"

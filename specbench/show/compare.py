@@ -1,7 +1,7 @@
-"""How a comparison reads: on a terminal, as Markdown for a job summary, as JSON, and in the formats of other tools.
+"""A comparison as terminal table, Markdown for a job summary, JSON, and formats of other tools.
 
-Those are JUnit XML for test reports and JSON for github-action-benchmark. Names come from files
-of results and are hostile: no terminal command, no markup and no link of theirs gets through.
+Those are JUnit XML for test reports and JSON for github-action-benchmark. Names come from result files and
+are untrusted: terminal commands, markup and links in them are neutralised.
 """
 
 import json
@@ -59,7 +59,7 @@ def percent(share: float | None) -> str:
 
 
 def summary(result: Comparison) -> str:
-    """One line: how many rows ended how."""
+    """One line: the number of rows by outcome."""
     counts = {row.outcome: 0 for row in result.findings}
     for row in result.findings:
         counts[row.outcome] += 1
@@ -76,7 +76,7 @@ def table(result: Comparison, confidence: float) -> Group:
 
 
 def markdown(result: Comparison, confidence: float) -> str:
-    """For a job summary: every text that comes from a file stands in a code span, where nothing is markup or a link."""
+    """For a job summary: every text from a file is in a code span, which disables markup and links."""
     lines = ["### specbench compare", "", f"**{summary(result)}**", ""]
     lines += ["| " + " | ".join(HEADER) + " |", "|---|---|---:|---:|---:|---:|---:|---|"]
     for row in result.findings:
@@ -89,12 +89,12 @@ def markdown(result: Comparison, confidence: float) -> str:
 
 
 def code(text: str) -> str:
-    """A code span that nothing in the text can end, nor the cell of a table."""
+    """A code span that no text can end, nor the cell of a table."""
     return "`" + clean(text, 400).replace("`", "'").replace("|", "¦").replace("\\", "/") + "`"
 
 
 def as_json(result: Comparison) -> str:
-    """Every row with all its fields; a number that is not finite is null."""
+    """Every row with all its fields; non-finite numbers are null."""
     rows = [{key: _finite(value) for key, value in asdict(row).items()} for row in result.findings]
     content = {"exit_code": result.code, "summary": summary(result), "rows": rows, "missing": list(result.missing)}
     return json.dumps(content, indent=2) + "\n"
@@ -112,13 +112,13 @@ HISTORY = (("speedup", "x"), ("tokens_per_second", "tokens/s"), ("alpha", "share
 
 
 def junit(result: Comparison) -> str:
-    """One test case per row: a failure for a regression, skipped where nothing could be judged."""
+    """One test case per row: a failure for a regression, skipped if nothing could be judged."""
     count = {"failures": len(result.having("REGRESSION")), "skipped": len(result.unjudged), "errors": 0}
     totals = {"tests": str(len(result.findings)), **{name: str(n) for name, n in count.items()}}
     root = ElementTree.Element("testsuites", totals)
     suite = ElementTree.SubElement(root, "testsuite", {"name": "specbench compare", **totals})
     for row in result.findings:
-        cell, metric, *_, outcome = cells_of(row)  # clean: what XML 1.0 forbids is not printable
+        cell, metric, *_, outcome = cells_of(row)  # clean: XML 1.0 forbids only unprintable characters
         case = ElementTree.SubElement(suite, "testcase", classname=f"specbench.{row.tier}", name=f"{cell} {metric}")
         if row.outcome == "REGRESSION":
             ElementTree.SubElement(case, "failure", type="regression", message=outcome).text = _told(cells_of(row))
@@ -136,7 +136,7 @@ def _told(cells: Sequence[str]) -> str:
 
 
 def history(run: Sequence[Record]) -> str:
-    """The numbers of one run as customBiggerIsBetter of github-action-benchmark, which prints the names as markup."""
+    """The numbers of one run as customBiggerIsBetter of github-action-benchmark, which renders names as markup."""
     points = []
     for match in matched([run], [run])[0]:
         record = match.pairs[0][1]

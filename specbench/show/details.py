@@ -1,4 +1,4 @@
-"""Tables that explain the numbers of a run: cells side by side, levels, the waterfall, categories, beliefs.
+"""Tables that explain the numbers of a run: cells side by side, levels, waterfall, categories, predicted acceptance.
 
 Rows are those of results.csv; of categories also those of categories.csv, of beliefs those of `Cell.belief_rows`.
 """
@@ -36,7 +36,7 @@ from specbench.show.text import (
 )
 from specbench.wording import Row, clean, formatted, literal, number_in, ranges, text_in
 
-Line = tuple[str, str, str]  # label, column, what it is
+Line = tuple[str, str, str]  # label, column, explanation
 ROWS: tuple[Line, ...] = (
     ("prompts", "prompts", "decoded by both arms"),
     ("tokens/s baseline", "baseline_tokens_per_second", "decode only, same loop without a draft"),
@@ -64,7 +64,7 @@ DISTANCE: Line = (
     "  distance", "law_distance", "not lossless: its output differs from the target's by so much per token (0 to 1)"
 )  # fmt: skip
 
-WAITS: tuple[Line, ...] = (  # of a report, after all others, each where it is known
+WAITS: tuple[Line, ...] = (  # last in a report, if known
     ("ms per token", "per_token_median_ms", "decode time of a prompt ÷ its new tokens, median over prompts"),
     ("  95th percentile", "per_token_p95_ms", "over prompts"),
     ("  baseline", "baseline_per_token_median_ms", "median of the baseline"),
@@ -79,7 +79,7 @@ WAITS: tuple[Line, ...] = (  # of a report, after all others, each where it is k
     ("GB of device", "peak_memory_device", "tensors at most while the method decoded, all models included"),
     ("GB of process", "peak_memory_host", "resident at most while the method decoded"),
 )
-LEARNING: tuple[Line, ...] = (  # after the end to end speedup
+LEARNING: tuple[Line, ...] = (  # after the end-to-end speedup
     ("  runs elsewhere", "speedup_elsewhere", "if what the draft learns were computed elsewhere"),
     ("  95 % interval", "speedup_elsewhere_interval", "as that of the speedup"),
     ("  time in updates", "update_share", "share of the method's time in which its draft was changed"),
@@ -87,8 +87,10 @@ LEARNING: tuple[Line, ...] = (  # after the end to end speedup
 
 
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """The lines of a table of these cells: what a round drafts where one drafts, nodes where
-    one drafts trees, the distance where one is lossy, what it costs to learn where one does."""
+    """The lines of a table of these cells.
+
+    Optional lines: what a round drafts, nodes for trees, the distance for lossy methods, the cost of learning.
+    """
     trees = any(map(drafts_trees, rows))
     lossy = any((number_in(r, "law_distance") or 0) > 0 or r.get("lossless") == "lossy" for r in rows)
     found = [*ROWS, *([DISTANCE] if lossy else [])]
@@ -101,18 +103,18 @@ def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
 
 
 def report_lines(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """Those lines, and what readers waited for and what it took, where that is known."""
+    """These lines, plus latency and resources if known."""
     return [*lines_of(rows), *(line for line in WAITS if any(number_in(row, line[1]) is not None for row in rows))]
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """A few cells as columns, a number per line; what a number means is shown on a terminal alone."""
+    """A few cells as columns, with a number per line; explanations are shown on a terminal only."""
 
     rows: Sequence[Row]
 
     def drawn(self) -> Group:
-        """What all cells share stands above the table, the settings that vary above their columns."""
+        """Common settings are above the table, varying ones above their columns."""
         differing = varying(self.rows)
         table = RichTable("")
         for row in self.rows:
@@ -151,19 +153,21 @@ STAGES_LEGEND = (
     "ideal: the formula with later drafts' cost; predicted: the formula; position: acceptance by position for one "
     "alpha; verify, sampling, host, update: measured costs for none; truncated: rounds cut short by the end of a text"
 )
-OF_SOME = ("term_levels", "term_update")  # of nests, and of drafts that learn: not shown where no cell has them
+OF_SOME = ("term_levels", "term_update")  # for nests, and for drafts that learn: hidden if no cell has them
 
 
 def levels_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
-    """A line per level of every nest; no table where no row is of a nest."""
+    """A line per level of every nest; empty without nests."""
     lines = level_lines(rows, names)
     title = "level by level: level 2 drafts for level 1; c and v in baseline steps"
     return [Table(title, LEVEL_HEADER, lines, left=1, keys=2)] if lines else []
 
 
 def level_lines(rows: Sequence[Row], names: Sequence[str], text: CellText = cell_text) -> list[list[str]]:
-    """A line per level of every nest: the cell's name, the level, and
-    its numbers as `text` writes them. Level 1 is the target's."""
+    """A line per level of every nest: the cell's name, the level, and its numbers formatted by `text`.
+
+    Level 1 is the target's.
+    """
     return [
         [name, str(level), *(text(row, column + f"_{level}" * (level > 1)) for _, column in LEVEL)]
         for row, name in zip(rows, names, strict=True)
@@ -172,8 +176,10 @@ def level_lines(rows: Sequence[Row], names: Sequence[str], text: CellText = cell
 
 
 def why_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
-    """From the predicted to the measured speedup, one line per cell
-    whose phases were timed; none without any. Terms add up to the sums."""
+    """From the predicted to the measured speedup, one line per cell with timed phases; empty without any.
+
+    Terms add up to the sums.
+    """
     needed = [column for _, column, _ in STAGES if column not in OF_SOME]
     timed = [
         (row, name)
@@ -197,7 +203,7 @@ def why_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
 
 
 def stages_of(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
-    """The steps from prediction to measurement of some cells; those of nests and of learning only if any has them."""
+    """The steps from prediction to measurement; those for nests and learning only if some cell has them."""
     return [one for one in STAGES if one[1] not in OF_SOME or any(number_in(row, one[1]) for row in rows)]
 
 
@@ -210,7 +216,7 @@ def amount(value: float, is_sum: bool) -> str:
 
 
 def k_by_batch_tables(series: Sequence[Sequence[Row]]) -> Iterator[Table]:
-    """The best lookahead by batch, with v(B, K), of every series in which several lookaheads were measured."""
+    """The best lookahead by batch, with v(B, K), of every series with several lookaheads."""
     for rows in series:
         found = best_ks(rows)
         if len(found) > 1 and any(len(one.v) > 1 for one in found):
@@ -227,13 +233,13 @@ def k_by_batch_tables(series: Sequence[Sequence[Row]]) -> Iterator[Table]:
 
 
 def k_by_batch_line(one: BestK, ks: Sequence[int]) -> list[str]:
-    """One batch; K = 0 is decoding without a draft, whose speedup is 1 by definition."""
+    """One batch; K = 0 is decoding without a draft, with speedup 1 by definition."""
     numbers = [cell_text(one.row, name) for name in ("speedup", "speedup_interval")] if one.row else ["1", NOTHING]
     return [str(one.batch), str(one.k), ranges(one.near), *numbers, *(formatted(one.v.get(k), ".2f") for k in ks)]
 
 
 def vllm_findings(found: Sequence[BestK]) -> list[str]:
-    """The configuration that vLLM takes, and the batch sizes that were not measured."""
+    """The configuration for vLLM, and the unmeasured batch sizes."""
     schedule = vllm_schedule(found)
     if not schedule:
         return ["no K pays at any of these batches: serve without a draft"]
@@ -252,9 +258,9 @@ CATEGORY = (
     ("tokens\n/ round", "tokens_per_round"), ("alpha", "alpha"), ("mean\nalpha", "alpha_mean"), ("c", "c"), ("v", "v"),
 )  # fmt: skip
 OF_SOME_CELLS = (("runs\nelsewhere", "speedup_elsewhere"), ("draft\ncoverage", "draft_coverage"))
-ACROSS = (("speedup", "speedup"), ("tokens per round", "tokens_per_round"))  # of every method, in every category
+ACROSS = (("speedup", "speedup"), ("tokens per round", "tokens_per_round"))  # for every method, in every category
 CATEGORY_LEGEND = "from totals over the n prompts of a category; mean alpha: of their own alphas, each counted alike"
-SHORTEST = 2  # prompts of a category that is shown: the number of one prompt is no finding
+SHORTEST = 2  # fewest prompts of a shown category: one prompt is no evidence
 
 
 def several(rows: Sequence[Row]) -> list[Row]:
@@ -263,12 +269,12 @@ def several(rows: Sequence[Row]) -> list[Row]:
 
 
 def of_cell(row: Row, categories: Sequence[Row]) -> list[Row]:
-    """The lines by category of one cell."""
+    """The category rows of one cell."""
     return [one for one in categories if text_in(one, "cell") == text_in(row, "cell")]
 
 
 def cell_categories(rows: Sequence[Row], categories: Sequence[Row]) -> list[Table]:
-    """A table of every cell that has categories with several prompts, what its columns mean below the last one."""
+    """A table for every cell with categories of several prompts, with a legend below the last one."""
     cells = [row for row in rows if several(of_cell(row, categories))]
     return [category_table(row, cells, of_cell(row, categories), row is cells[-1]) for row in cells]
 
@@ -289,7 +295,7 @@ def category_table(row: Row, cells: Sequence[Row], categories: Sequence[Row], la
 
 
 def method_categories(rows: Sequence[Row], names: Sequence[str], categories: Sequence[Row]) -> list[Table]:
-    """Method × category: a table of the speedup and one of the tokens per round; none without categories."""
+    """Method × category: a table of the speedup and one of the tokens per round; empty without categories."""
     found = [{one["category"]: one for one in several(of_cell(row, categories))} for row in rows]
     kinds = sorted({kind for some in found for kind in some})
     return [
@@ -306,14 +312,14 @@ def method_categories(rows: Sequence[Row], names: Sequence[str], categories: Seq
     ]
 
 
-# --- what schedules believed ------------------------------------------------------------------------------------------
+# --- predicted acceptance of schedules --------------------------------------------------------------------------------
 
 BELIEFS = (
     ("tests", "belief_tests"), ("believed", "belief_mean"), ("accepted", "belief_accepted"), ("ECE", "belief_ece"),
     ("ECE\nif exact", "belief_ece_if_exact"), ("Brier", "belief_brier"),
 )  # fmt: skip
 OF_BIN = (("tests", "tests"), ("believed", "believed"), ("accepted", "accepted"))
-MOST = 3  # cells whose curves are shown
+MOST = 3  # cells with shown curves
 BELIEFS_TITLE = "what schedules believed of drafted tokens"
 BELIEFS_LEGEND = (
     "tests: tokens that were judged and had a belief; ECE: mean distance between belief and share accepted, over "
@@ -324,7 +330,7 @@ Beliefs = Mapping[str, Sequence[Row]]  # the curve of a cell, by its key
 
 
 def reliability_tables(rows: Sequence[Row], found: Beliefs) -> list[Table]:
-    """A line for every cell whose schedule believes something, and the curves of a few; nothing where none does."""
+    """A line for every cell whose schedule predicts acceptance, and the curves of a few; empty without any."""
     believing = [row for row in rows if not is_absent(row.get("belief_tests"))]
     if not believing:
         return []
@@ -339,7 +345,7 @@ def reliability_tables(rows: Sequence[Row], found: Beliefs) -> list[Table]:
 
 
 def curves_table(cells: Sequence[Row], found: Beliefs) -> Table:
-    """A line for every bin of belief in which a cell has tests."""
+    """A line for every belief bin with tests in a cell."""
     names = [name_among(row, cells) if len(cells) > 1 else "" for row in cells]
     curves = [{(one["low"], one["high"]): one for one in found[text_in(row, "cell")]} for row in cells]
     lines = []

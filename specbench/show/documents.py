@@ -1,4 +1,4 @@
-"""What `calibrate`, `noise` and `verify` found, as tables for readers and rows for programs."""
+"""The results of `calibrate`, `noise` and `verify`, as tables for readers and rows for programs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from specbench.wording import Row, literal
 
 
 def calibration_tables(found: Calibration) -> list[Numbers]:
-    """Passes by width, the costs of a round, and the K to choose; one or a few columns per length of the context."""
+    """Passes by width, the costs of a round, and the optimal K; one or a few columns per context length."""
     return [passes(found), costs(found), choices(found)]
 
 
@@ -76,11 +76,11 @@ Line = tuple[str, Callable[[Row], str]]
 
 
 def noise_row(cell: Cell) -> dict[str, Any]:
-    """A cell whose method is the baseline itself: what a ratio of 1 looks like here, and what it takes to see more.
+    """A cell whose method is the baseline itself: the spread of a ratio of 1 here, and the smallest detectable effects.
 
     ratio: baseline ÷ baseline, from totals. log_sd: standard deviation of the log ratio of a prompt (all its
-    repeats). smallest_effect: what a run of so many prompts would find in 80 of 100 cases, at the level of the
-    95 % interval; prompts_for_<n>_percent: how many prompts it takes to find an effect of n percent as often.
+    repeats). smallest_effect: found by a run with this many prompts in 80 of 100 cases, at the level of the
+    95 % interval; prompts_for_<n>_percent: number of prompts needed to find an effect of n percent as often.
     """
     found = {name: cell.row().get(name) for name in (*SETTINGS, "repeat")}
     ratio, prompts = speedup_of(cell.samples), len(by_prompt(cell.samples))
@@ -99,21 +99,21 @@ def noise_row(cell: Cell) -> dict[str, Any]:
 
 
 def prompts_for(effect: float, log_sd: float) -> int | None:
-    """Prompts with which an effect is found in 80 of 100 runs, where log ratios have this standard deviation."""
+    """Prompts needed to find an effect in 80 of 100 runs, given this standard deviation of log ratios."""
     if not math.isfinite(log_sd):
         return None
     return max(2, math.ceil((_sure() * log_sd / math.log1p(effect)) ** 2))
 
 
 def _sure() -> float:
-    """How many standard errors an effect must have: 1.96 for the level, 0.84 for the power."""
+    """The required effect in standard errors: 1.96 for the level, 0.84 for the power."""
     from scipy.special import ndtri
 
     return float(ndtri(LEVEL) + ndtri(POWER))
 
 
 def noise_notes(rows: Sequence[Row]) -> list[str]:
-    """What a reader must know besides the numbers: the machine's faults, and two equal arms that are not equal."""
+    """Notes on the numbers: the machine's faults, and significant differences of equal arms."""
     found = []
     for row in rows:
         if row["ratio_low"] > 1 or row["ratio_high"] < 1:
@@ -165,14 +165,14 @@ def noise_markdown(cells: Sequence[Sequence[str]]) -> str:
 
 # --- certificates -----------------------------------------------------------------------------------------------------
 
-CHECKS = {  # a heading for every check of a method
+CHECKS = {  # the heading of every check of a method
     PROOF: "proof", GREEDY: "greedy", RESCORED: "re-\nscored", SURPRISE: "z sur-\nprise", LEANING: "z lean-\ning",
 }  # fmt: skip
 LINES = ("check", "method", "outcome", "found", "limit", "detail")
 
 
 def certificate_tables(found: Certificate) -> list[Fitted]:
-    """The checks of the pair, and those of the methods; each fits 80 columns."""
+    """The checks of the pair, and those of the methods; each table fits 80 columns."""
     own = [check for check in found.checks if not check.method or check.name not in CHECKS]
     names = list(dict.fromkeys(check.method for check in found.checks if check.method))
     shown = {(check.method, check.name): check for check in found.checks}
@@ -196,7 +196,7 @@ def control(check: Check) -> list[str]:
 
 
 def short(check: Check | None) -> str:
-    """A check as one cell: of a comparison how it came out, else its number."""
+    """A check in one cell: the outcome of a comparison, else its number."""
     if check is None or check.outcome == "not checked":
         return NOTHING
     if check.name == GREEDY:
@@ -213,7 +213,7 @@ def outcome_of(found: Certificate, method: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """Small errors by their magnitude, z and counts as they are read."""
+    """Small errors in scientific notation, z and counts as plain numbers."""
     if value is None:
         return NOTHING
     if not math.isfinite(value) or value == int(value):
@@ -222,7 +222,7 @@ def number(value: float | None) -> str:
 
 
 def certificate_notes(found: Certificate) -> list[str]:
-    """What is not as it should be, or could not be looked at, one sentence each; equal reasons once."""
+    """What failed or could not be checked, one sentence each; equal reasons once."""
     reasons: dict[str, list[str]] = {}
     for check in found.checks:
         if check.outcome == "not checked":
@@ -233,7 +233,7 @@ def certificate_notes(found: Certificate) -> list[str]:
 
 
 def sentence(check: Check) -> str:
-    """A check with everything it says."""
+    """A check with all its details."""
     numbers = f": {number(check.found)}, limit {number(check.limit)}" if check.found is not None else ""
     return f"{check.name}{f' of {check.method}' if check.method else ''}{numbers} ({check.detail})"
 
@@ -244,7 +244,7 @@ def certificate_records(found: Certificate) -> list[dict[str, Any]]:
 
 
 def certificate_page(found: Certificate) -> str:
-    """The certificate in Markdown: what it is of, and every check with its statistic and threshold."""
+    """The certificate in Markdown: its subject, and every check with its statistic and threshold."""
     lines = [[literal(word(row[name])) for name in LINES] for row in certificate_records(found)]
     facts = {**found.pair, **found.settings, **found.environment}
     known = [[literal(str(name)), literal(str(value))] for name, value in facts.items() if value is not None]

@@ -1,4 +1,4 @@
-"""Tables of several engines, of requests to servers, and of what a paper reports. Rows are those of results.csv."""
+"""Tables of several engines, of server requests, and of published numbers. Rows are those of results.csv."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -17,7 +17,7 @@ from specbench.wording import Row, counted, formatted, grouped, number_in, text_
 
 
 def engine(row: Row) -> str:
-    """Its name, also of a cell that ended before its engine had begun."""
+    """The name of the engine, also for a cell that ended before its engine started."""
     return text_in(row, "engine") or text_in(row, "backend") or "native"
 
 
@@ -32,7 +32,7 @@ ENGINES = Columns(
         ("alpha", "alpha"), ("lossless", "lossless"),
     ),
 )  # fmt: skip
-CONDITIONS = {  # what should be equal for numbers of two engines to compare, in words
+CONDITIONS = {  # conditions that should be equal for comparing engines, in words
     "tier_resolved": "tier", "dtype_resolved": "dtype", "draft_dtype_resolved": "the draft's dtype",
     "threads": "threads", "device_name": "device", "prompts_sha256": "prompts", "max_new_tokens": "new tokens",
 }  # fmt: skip
@@ -40,7 +40,7 @@ COUNTS = ("rounds", "tested", "accepted", "tokens")
 
 
 def engines_table(rows: Sequence[Row]) -> Table:
-    """One line per engine and lookahead, of cells that differ in these alone."""
+    """One line per engine and lookahead, for cells that differ only in these."""
     return ENGINES.table(
         f"engines · {heading(rows)}",
         rows,
@@ -52,7 +52,7 @@ def engines_table(rows: Sequence[Row]) -> Table:
 
 
 def ratios(rows: Sequence[Row]) -> Iterator[str]:
-    """How much faster the first engine is than every other one, at each lookahead that both have."""
+    """How much faster the first engine is than every other, at each common lookahead."""
     for some in grouped([row for row in rows if row["status"] in MEASURED], lookahead):
         first, *others = some
         for other in others:
@@ -69,7 +69,7 @@ def over(one: Row, other: Row, column: str) -> str:
 
 
 def differences(rows: Sequence[Row]) -> Iterator[str]:
-    """What is not the same on all engines, though it should be for their numbers to compare; and whether rounds are."""
+    """Conditions that differ between engines, though they should not; and whether rounds are counted equally."""
     for column, words in CONDITIONS.items():
         if len({text_in(row, column) for row in rows}) > 1:
             found = dict.fromkeys(f"{engine(row)} {cell_text(row, column)}" for row in rows)
@@ -78,13 +78,13 @@ def differences(rows: Sequence[Row]) -> Iterator[str]:
         if len(some) > 1 and all(is_number(row.get(name)) for row in some for name in COUNTS):
             same = len({tuple(row[name] for name in COUNTS) for row in some}) == 1
             counted = [f"{engine(row)} {row['accepted']} of {row['tested']} in {row['rounds']} rounds" for row in some]
-            # Engines begin differently (a first token without a draft), so that totals differ where no prompt does.
+            # Engines start differently (a first token without a draft), so totals differ even where no prompt does.
             said = "are equal" if same else "in all, by the rounds that each engine counts"
             yield f"K {lookahead(some[0])}: accepted tokens {said}: {', '.join(counted)}"
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
-    """What every engine says of its own numbers, each once."""
+    """The engines' remarks on their own numbers, without duplicates."""
     found = [f"{engine(row)}: {note}" for row in rows for note in text_in(row, "engine_notes").split("; ") if note]
     return list(dict.fromkeys(found))
 
@@ -113,7 +113,7 @@ SERVED_LEGEND = (
 
 
 def served_tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Throughput and waits of the cells that servers decoded, the method below its baseline, if there are any."""
+    """Throughput and latency of cells decoded by servers, the method below its baseline; empty without servers."""
     found = [row for row in rows if row["status"] in MEASURED and number_in(row, "served_tokens_per_second")]
     if found:
         keys = [key for key in naming(found) if key not in ("method", "k")]
@@ -137,18 +137,18 @@ def served_lines(row: Row, keys: Sequence[str]) -> Iterator[list[str]]:
 
 
 def three_digits(row: Row, column: str) -> str:
-    """A number with three digits, a whole one where it has more."""
+    """A number with three digits, or as an integer if it has more."""
     value = number_in(row, column)
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-# --- what a paper reports ---------------------------------------------------------------------------------------------
+# --- published numbers ------------------------------------------------------------------------------------------------
 
 
 def show_published(preset: Preset, rows: Sequence[Row], style: str, console: Console) -> None:
-    """Print it below the tables of a run, for readers alone: other formats are the rows."""
+    """Print the published numbers below the tables of a run, for readers only: other formats have just the rows."""
     if style == "table":
         draw(console, published_table(preset, rows).drawn())
     elif style == "md":
@@ -156,7 +156,7 @@ def show_published(preset: Preset, rows: Sequence[Row], style: str, console: Con
 
 
 def published_table(preset: Preset, rows: Sequence[Row]) -> Table:
-    """A line for every published number and every measured cell that it belongs to; without any, the words alone."""
+    """A line for every published number and every measured cell it belongs to; if there are none, only the text."""
     lines = [line for row in rows for line in _lines(preset, row)]
     words = (f"paper: {preset.paper}", f"reproduced: {preset.reproduces}", f"different: {preset.differs}")
     header = ("number", "of", "published", "measured") if lines else ()
@@ -176,6 +176,6 @@ def _same(wanted: object, row: Row, name: str) -> bool:
 
 
 def _cell(preset: Preset, row: Row) -> str:
-    """What tells the cell from the others of its preset."""
+    """The settings that distinguish the cell within its preset."""
     told = [f"{name} {text_in(row, name)}" for name in sorted(preset.told)]
     return one_line(", ".join([short_dataset(text_in(row, "dataset")), *told]))

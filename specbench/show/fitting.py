@@ -1,8 +1,8 @@
-"""How a table fits a screen: on one line per row where there is room, else in parts or blocks below each other.
+"""Fitting tables to a screen: one line per row if there is room, else in parts or blocks below each other.
 
-Nothing is ever cut: a cut number is a wrong one. A column with `overflow="fold"` holds
-text, which may be folded at its words; any other holds numbers, which may not, and only
-its heading is broken. Where stdout is not a terminal, a table is never taken apart.
+Nothing is ever truncated: a truncated number is wrong. A column with `overflow="fold"` holds text, which may
+be folded at its words; any other holds numbers, which may not, and only its heading is broken. If stdout is
+not a terminal, tables are never split.
 """
 
 import re
@@ -18,28 +18,28 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text, TextType
 
-PIPED = 110  # columns where stdout is not a terminal
-FOLDED = 16  # characters of a line of text beside numbers; shorter lines would be too many
-READ = 24  # the same for text that is the content of the table
-NAME = 8  # the key of a row is folded no further, unless the numbers beside it need the room
+PIPED = 110  # columns if stdout is not a terminal
+FOLDED = 16  # characters of a text line next to numbers; shorter ones would make too many lines
+READ = 24  # the same for text that is the main content
+NAME = 8  # the row key is folded no further, unless the numbers need the room
 ENDLESS = 100_000
-COMMAND = re.compile(": (specbench|hf|pip) ")  # in a line that ends with a command to be copied
+COMMAND = re.compile(": (specbench|hf|pip) ")  # matches a line that ends with a command to copy
 
 
 def screen(piped: int = PIPED) -> Console:
-    """Stdout: as wide as the terminal, or `piped` columns wide; markup in what it prints is not interpreted."""
+    """Stdout, as wide as the terminal or `piped` columns; markup in printed text is not interpreted."""
     return Console(width=None if sys.stdout.isatty() else piped, markup=False, highlight=False)
 
 
 def draw(console: Console, what: RenderableType) -> None:
-    """Print tables; into a pipe they may be wider than its lines of text."""
+    """Print tables; into a pipe they may be wider than its text lines."""
     console.print(what, crop=False)
 
 
 def sentence(console: Console, text: str, style: str = "") -> None:
-    """Print a sentence: on a terminal wrapped at its words, elsewhere as one line.
+    """Print a sentence, wrapped at words on a terminal, else as one line.
 
-    A command, and a lone name that no line can hold, are left to the terminal: what it folds is still copied whole.
+    Commands, and single names longer than a line, are folded by the terminal, so that they are copied whole.
     """
     label, _, name = text.partition(": ")
     alone = " " not in label + name and cell_len(name) > console.width
@@ -50,8 +50,9 @@ def sentence(console: Console, text: str, style: str = "") -> None:
 class ColumnWidths:
     """The widths of a column.
 
-    natural: its content on one line; least: the smallest that reads well; whole: below it words or numbers break;
-    worst: below it numbers break, or names beyond recognition; text: whether it holds text rather than numbers.
+    natural: its content on one line; least: the smallest readable; whole: below it words or numbers break;
+    worst: below it numbers break, or names become unrecognisable; text: whether it holds text rather than
+    numbers.
     """
 
     natural: int
@@ -74,11 +75,11 @@ class Frame:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A table that shows all of itself on any screen.
+    """A table that is shown completely on any screen.
 
-    Where it is too wide, its columns stand in several tables below each other: each repeats the first
-    `keys` columns, which name the row, and columns stay `together` in groups of so many. `records`
-    with a long text, one of which is looked up, become a block of labelled lines each instead.
+    If it is too wide, its columns are split into several tables below each other: each repeats the first
+    `keys` columns, which name the row, and columns stay `together` in groups of this size. `records` with a
+    long text, which are looked up one at a time, instead become blocks of labelled lines.
     """
 
     table: Table
@@ -108,25 +109,25 @@ class Fitted:
             yield from console.render(drawn, options.update_width(wide))
 
     def short(self, spans: Sequence[ColumnWidths], wide: int) -> list[ColumnWidths]:
-        """Names in two thirds of the width at most, so that more than one number fits beside a long one."""
+        """Names limited to two thirds of the width, so that more than one number fits next to a long one."""
         keys = spans[: self.keys]
         least = squeezed(keys, 2 * wide // 3)
         return [*(replace(key, least=width) for key, width in zip(keys, least, strict=True)), *spans[self.keys :]]
 
     def parts(self, spans: Sequence[ColumnWidths], frame: Frame, wide: int) -> Iterator[Table]:
-        """The tables below each other, the title above the first."""
+        """The tables below each other, with the title above the first."""
         for number, columns in enumerate(self.balanced(spans, frame, wide)):
             widths = allotted([spans[i] for i in columns], wide - frame.around(len(columns)))
             yield part(self.table, columns, widths, None if number else self.table.title)
 
     def balanced(self, spans: Sequence[ColumnWidths], frame: Frame, wide: int) -> list[list[int]]:
-        """The columns of as few parts as there have to be, all about as wide."""
+        """The columns of the fewest possible parts, with about equal widths."""
         fewest = len(self.split(spans, frame, wide))
         tried = (self.split(spans, frame, width) for width in range(1, wide + 1))
         return next(found for found in tried if len(found) == fewest)
 
     def split(self, spans: Sequence[ColumnWidths], frame: Frame, wide: int) -> list[list[int]]:
-        """The columns of every part: after the keys as many groups as there is room for, and at least one."""
+        """The columns of every part: the keys, then as many groups as fit, and at least one."""
         keys, found = [*range(self.keys)], list[list[int]]()
         for start in range(self.keys, len(spans), self.together):
             group = [*range(start, min(start + self.together, len(spans)))]
@@ -139,42 +140,42 @@ class Fitted:
 
 
 def unhyphenated(table: Table) -> Table:
-    """The same table, without the line breaks inside words of its headings."""
+    """The same table, with headings unbroken inside words."""
     made = copy(table)
     made.columns = [replace(column, header=joined(column.header)) for column in table.columns]
     return made
 
 
 def joined(header: RenderableType) -> RenderableType:
-    """A heading without line breaks inside words; what is text stays text, whose brackets are no markup."""
+    """A heading without line breaks inside words; plain text stays plain, as its brackets are not markup."""
     if isinstance(header, Text):
         return Text(header.plain.replace("-\n", ""), header.style)
     return header.replace("-\n", "") if isinstance(header, str) else header
 
 
 def frame_of(table: Table, console: Console, options: ConsoleOptions) -> Frame:
-    """Measured, as rich counts borders and padding by rules of its own."""
+    """Measure borders and padding, which rich counts by its own rules."""
     drawn = (part(table, [0] * n, [1] * n, None) for n in (1, 2))
     one, two = (Measurement.get(console, options.update_width(ENDLESS), some).maximum for some in drawn)
     return Frame(one - 1, two - one - 1)
 
 
 def widths_of(column: Column, key: bool, easy: int, console: Console, options: ConsoleOptions) -> ColumnWidths:
-    """The widths of a column; a line of its text is easy to read from `easy` characters on."""
+    """The widths of a column; a text line is easy to read from `easy` characters on."""
     endless, most = options.update_width(ENDLESS), options.max_width // 2
     head, *cells = (Measurement.get(console, endless, one) for one in (column.header, *column.cells))
     body = max((cell.maximum for cell in cells), default=0)
     natural, word = max(head.maximum, body), max(one.minimum for one in (head, *cells))
     if column.overflow == "fold":
         sentences = any(cell.maximum > cell.minimum for cell in cells)
-        word = min(word, easy if sentences else most)  # an address in a sentence may break, a name not
+        word = min(word, easy if sentences else most)  # an address in a sentence may break, a name may not
         return ColumnWidths(natural, max(word, min(natural, easy)), word, min(word, NAME), text=True)
     least = max(min(head.minimum, most), body)
     return ColumnWidths(natural, least, word if key else body, min(word, NAME) if key else body, text=False)
 
 
 def allotted(spans: Sequence[ColumnWidths], room: int) -> list[int]:
-    """The widths of columns beside each other: headings on one line if there is room for it, then texts alike."""
+    """The widths of adjacent columns: headings on one line if they fit, then equal room for texts."""
     widths = squeezed(spans, room)
     for text in (False, True):
         growing = [i for i, span in enumerate(spans) if span.text == text]
@@ -184,7 +185,7 @@ def allotted(spans: Sequence[ColumnWidths], room: int) -> list[int]:
 
 
 def squeezed(spans: Sequence[ColumnWidths], room: int) -> list[int]:
-    """Widths within the room, the widest made narrower: first texts, then names, last what no screen can show."""
+    """Shrink widths to the room, widest first: texts, then names, and numbers only as a last resort."""
     found = [span.least for span in spans]
     for bounds in ([span.whole for span in spans], [span.worst for span in spans], [1] * len(found)):
         while sum(found) > room and (wide := [i for i, width in enumerate(found) if width > bounds[i]]):
@@ -204,7 +205,7 @@ def part(table: Table, columns: Sequence[int], widths: Sequence[int], title: Tex
 
 
 def blocks(table: Table) -> Iterator[RenderableType]:
-    """Every row as its name and, below it, a line for each of its other cells that says something."""
+    """Every row as its name, followed by a line for each non-empty cell."""
     yield Text(f"{table.title}\n", style="table.title")
     labels = [str(column.header) for column in table.columns[1:]]
     for name, *cells in zip(*(column.cells for column in table.columns), strict=True):

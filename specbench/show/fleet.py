@@ -1,4 +1,4 @@
-"""Servers under load, played through: a table per data set and load with the methods and their baseline."""
+"""Simulated servers under load: a table per data set and load with the methods and their baseline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ class Line:
 
     @property
     def overloaded(self) -> bool:
-        """Whether more comes than can be answered: then the waits only say how long was played."""
+        """Whether the load exceeds the capacity: then latencies depend only on the simulated duration."""
         return self.load.rate is not None and self.load.rate > self.capacity
 
 
 def print_fleet(lines: Sequence[Line], price: float | None, style: Format) -> None:
-    """A table for every data set and load, or rows for programs."""
+    """Print a table for every data set and load, or rows for programs."""
     if print_data([record(line, price) for line in lines], style):
         return
     groups = grouped(lines, lambda line: (line.arm.dataset, line.load.rate, line.load.users))
@@ -51,7 +51,7 @@ def print_fleet(lines: Sequence[Line], price: float | None, style: Format) -> No
 
 
 def record(line: Line, price: float | None) -> dict[str, Any]:
-    """Everything, in full precision."""
+    """All values in full precision."""
     served = line.served
     waits = {
         f"{column}_seconds_{name}": value
@@ -78,12 +78,12 @@ def record(line: Line, price: float | None) -> dict[str, Any]:
 
 
 def cost(line: Line, price: float | None) -> float | None:
-    """Of a million tokens at this load: the devices cost what they cost, busy or not."""
+    """The cost of a million tokens at this load: devices cost the same when idle."""
     return None if price is None else million(line, price, line.served.tokens_per_second)
 
 
 def million(line: Line, price: float, tokens_per_second: float) -> float:
-    """What the devices cost while they emit a million tokens."""
+    """The cost of the devices while they emit a million tokens."""
     return price * line.devices / 3600 / tokens_per_second * 1e6
 
 
@@ -122,7 +122,7 @@ def seconds(value: float) -> str:
 
 
 def finding(line: Line, baseline: Line, price: float | None) -> str:
-    """What it can answer at most, against the baseline, and whether that is enough."""
+    """The capacity against the baseline's, and whether it suffices."""
     ratio = f", {line.capacity / baseline.capacity:.2f}× the baseline" * (line is not baseline)
     least = "" if price is None else f", at {million(line, price, tokens_at_most(line)):.2f} a million tokens"
     over = "; overloaded, so waits grow for as long as it goes on" * line.overloaded

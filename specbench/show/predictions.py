@@ -1,4 +1,4 @@
-"""Predictions as tables, with what was measured where a run is given. Loads nothing heavy before it prints."""
+"""Predictions as tables, with the measurements of a run if given. Loads nothing heavy before it prints."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, fields
@@ -48,7 +48,7 @@ def _cost(row: Prediction) -> str:
 
 
 def _summary(row: Prediction, asked: Sequence[int]) -> str:
-    """What the best K of all is, and from which alpha on any pays."""
+    """The best K overall, and the α from which any pays."""
     enough = optimum.enough(row.c, row.at_once)
     if not optimum.pays(row.alpha, row.c, row.at_once):
         return f"no K pays: that needs alpha above {'c / (1 + c)' if row.at_once else 'c'} = {enough:g}"
@@ -80,7 +80,7 @@ def text(value: object) -> str:
 
 
 def print_tables(records: Records, tables: Sequence[Numbers], style: Format, note: str) -> None:
-    """Data to stdout; the note on the formula's limits to stderr, where it spoils no pipe."""
+    """Print data to stdout, and the note on the formula's limits to stderr, away from pipes."""
     from rich.console import Console
 
     from specbench.show.fitting import sentence

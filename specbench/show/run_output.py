@@ -1,7 +1,7 @@
 """The results of a run on stdout: its answer and tables, and the same rows as CSV, JSON, JSON lines and Markdown.
 
-A terminal shows the answer, the numbers to decide by and the settings that vary; `--explain` adds what explains them,
-and the CSV has every column. Below the tables stand the notes: failures, repetition, few prompts, a busy machine.
+A terminal shows the answer, the main numbers and the settings that vary; `--explain` adds their explanation,
+and the CSV has every column. Notes are below the tables: failures, repetition, few prompts, a busy machine.
 """
 
 import io
@@ -56,7 +56,7 @@ from specbench.wording import Row, clean, counted, formatted, grouped, literal, 
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 ANSWERS = ("YES", "NO", "PROVISIONAL", "UNCLEAR")
-IDLE = 0.1  # share of row passes without a prompt above which a note says so
+IDLE = 0.1  # least share of row passes without a prompt for a note
 NOTES = 4  # notes on a screen without --explain
 
 
@@ -64,9 +64,9 @@ NOTES = 4  # notes on a screen without --explain
 class Shown:
     """What is shown of a run besides its rows.
 
-    command, run: the command line that made it, and its folder as it is named in commands; categories,
-    beliefs: the rows of these tables; explain: with every table that explains the numbers, and all notes.
-    about: by what JSON names the run; None of rows that are of no run.
+    command, run: its command line, and its folder as named in commands; categories, beliefs: the rows of
+    these tables; explain: include every explanatory table and all notes. about: the run's identity in JSON;
+    None for rows without a run.
     """
 
     command: str = ""
@@ -78,7 +78,7 @@ class Shown:
 
     @staticmethod
     def of(cells: Sequence[Cell], command: str, run: str, *, explain: bool) -> "Shown":
-        """What is shown of a run besides the rows of its cells."""
+        """Collect what is shown of a run besides the rows of its cells."""
         categories = [row for cell in cells for row in cell.category_rows()]
         beliefs = {cell.spec.key: cell.belief_rows() for cell in cells}
         return Shown(command, run, categories, beliefs, explain)
@@ -88,7 +88,7 @@ SHOWN = Shown()
 
 
 def print_run(rows: Sequence[Row], style: str, console: Console, shown: Shown = SHOWN) -> None:
-    """Print the rows on the console of stdout: the answer, the tables, and what a reader must know."""
+    """Print the answer, the tables and the notes on the console of stdout."""
     if style != "table":
         console.file.write(rendered(rows, style, shown))
         return
@@ -122,14 +122,14 @@ def answers(rows: Sequence[Row], shown: Shown) -> list[Recommendation]:
     return recommend(with_command(rows, shown.command, shown.run))
 
 
-# --- which tables -----------------------------------------------------------------------------------------------------
+# --- selection of tables ----------------------------------------------------------------------------------------------
 
 
 def tables(rows: Sequence[Row], shown: Shown, *, screen: bool) -> Iterator[Table | SideBySide]:
-    """All tables of a run in their order: on a screen, or in Markdown.
+    """All tables of a run in order: on a screen, or in Markdown.
 
-    Without --explain the cells, and what nobody measures for anything
-    else: the best K by batch, waits for servers, and on a screen engines.
+    Without --explain: the cells, and tables that are the purpose of a run: the best K by batch, latencies of
+    servers, and on a screen engines.
     """
     yield from cells_tables(rows)
     if shown.explain:
@@ -170,7 +170,7 @@ def reasons(rows: Sequence[Row], *, screen: bool) -> Iterator[Table | SideBySide
 
 
 def category_tables(rows: Sequence[Row], categories: Sequence[Row]) -> Iterator[Table]:
-    """By category: all methods of a list, the best lookahead of every sweep, and cells that stand alone."""
+    """By category: all methods of a list, the best lookahead of every sweep, and single cells."""
     found = arranged(rows)
     for group in found.methods:
         yield from method_categories(group, list(map(method_name, group)), categories)
@@ -182,12 +182,12 @@ def category_tables(rows: Sequence[Row], categories: Sequence[Row]) -> Iterator[
 
 
 def told(rows: Sequence[Row], found: Sequence[Recommendation], shown: Shown) -> list[str]:
-    """The notes below the tables: all of them with --explain, else the few that change what the numbers mean."""
+    """The notes below the tables: all with --explain, else the few that change the meaning of the numbers."""
     return notes(rows) if shown.explain else brief(rows, [reason for one in found for reason in one.reasons])
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """All notes on the cells of a run, each once: how cells ended, then what was left out, then cell by cell."""
+    """All distinct notes on the cells of a run: how cells ended, then what was left out, then cell by cell."""
     found = [
         *circles(rows),
         *remarkable(rows),
@@ -200,9 +200,9 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 
 def brief(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
-    """The notes that change what a reader makes of the numbers: all on cells that ended otherwise, few of the others.
+    """The most important notes: all on cells that ended early, and a few of the others.
 
-    said: the doubts that the answers have told already.
+    said: the doubts that the answers have reported already.
     """
     loaded = any(doubt.startswith(BUSY) for doubt in said)
     further = remarkable(rows, *([LOAD] if loaded else []), *said)
@@ -212,14 +212,14 @@ def brief(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
 
 
 def endings(rows: Sequence[Row]) -> list[str]:
-    """How cells ended that have no numbers or only a part of them, and what was left out of data sets."""
+    """How cells without complete numbers ended, and what was left out of data sets."""
     ended = [row for row in rows if row["status"] != "ok"]
     found = [f"{cell_name(r, rows)}: {r['status']}: {r['error']}" for r in ended]
     return found + list(dict.fromkeys(f"{r['dataset']}: left out {r['rejected']}" for r in rows if r.get("rejected")))
 
 
 def remarkable(rows: Sequence[Row], *said: str) -> list[str]:
-    """What a reader must know of cells that were measured; but for circles, and faults that were said."""
+    """Notes on measured cells, without loops and faults, which are reported elsewhere."""
     found = [*unsteady(rows, said), *machine(rows, said)]
     for part in (form, stopping, shared_time, held, learning, lossy):
         found += named(rows, part)
@@ -228,13 +228,13 @@ def remarkable(rows: Sequence[Row], *said: str) -> list[str]:
 
 
 def named(rows: Sequence[Row], part: Callable[[Row], list[str]]) -> list[str]:
-    """What one kind of note says, with its cells: one line for all of them that it says the same of."""
+    """One kind of note with its cells: one line for all cells with the same note."""
     told = [(line, row) for row in rows for line in part(row)]
     return [f"{cell_names([row for _, row in some], rows)}: {some[0][0]}" for some in grouped(told, lambda one: one[0])]
 
 
 def choosing(row: Row, rows: Sequence[Row]) -> list[str]:
-    """What a cell chose that chooses its method, what that cost, and its regret where that was measured."""
+    """The choices of a cell that chooses its method, their cost, and the regret if measured."""
     if not row.get("chosen"):
         return []
     found = best_fixed(row, rows)
@@ -250,13 +250,13 @@ def lossy(row: Row) -> list[str]:
 
 
 def unsteady(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
-    """What did not keep its pace: cells that share a baseline share most of it, so of every kind the worst is told."""
+    """Instabilities: cells that share a baseline share most of them, so only the worst of every kind is reported."""
     told = [(fault, row) for row in rows for fault in faults(row) if not (fault.doubt and fault.doubt in said)]
     return [f"{cell_names([row], rows)}: {fault.note}" for fault, row in worst_of(told)]
 
 
 def machine(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
-    """What the machine did while cells were measured, of every kind the worst with its cell."""
+    """The machine's behaviour during the measurement: the worst of every kind, with its cell."""
     told = [
         (fault, row) for row in rows if row.get("prompts") for fault in machine_faults(row) if fault.kind not in said
     ]
@@ -269,12 +269,12 @@ def machine_faults(row: Row) -> Iterator[Fault]:
 
 
 def worst_of(told: Sequence[tuple[Fault, Row]]) -> list[tuple[Fault, Row]]:
-    """Of every kind of fault the worst."""
+    """The worst of every kind of fault."""
     return [max(some, key=lambda one: one[0].size) for some in grouped(told, lambda one: one[0].kind)]
 
 
 def form(row: Row) -> list[str]:
-    """In which form the target has read the prompts, where it is an instruct model or had a chat template."""
+    """The prompt format, if the target is an instruct model or had a chat template."""
     template, words = row.get("chat_template_resolved") or "none", row.get("prompt_form")
     if template == "none":
         return []
@@ -314,7 +314,7 @@ def few_prompts(row: Row) -> list[str]:
 
 
 def shared_time(row: Row) -> list[str]:
-    """What the interval of a batch is over: prompts decoded together are one draw of a time."""
+    """The unit of a batch's interval: prompts decoded together are one draw of a time."""
     if not row.get("prompts") or row["batch"] < 2:
         return []
     draws, idle, arrivals = row["draws"], row["rows_idle"], number_in(row, "arrivals")
@@ -327,7 +327,7 @@ def shared_time(row: Row) -> list[str]:
 
 
 def held(row: Row) -> list[str]:
-    """Whether more requests came than may be under way at once: what a server would make of them is not known."""
+    """Whether requests exceeded the concurrency limit: how a server would handle these is unknown."""
     arms = {"the method": "requests_held", "the baseline": "baseline_requests_held"}
     found = [f"{number:.0f} of {whose}" for whose, name in arms.items() if (number := number_in(row, name))]
     if not found:
@@ -339,7 +339,7 @@ def held(row: Row) -> list[str]:
 
 
 def learning(row: Row) -> list[str]:
-    """What the interval of a method that learns is over, and what learning costs."""
+    """The unit of the interval for a method that learns, and the cost of learning."""
     share = number_in(row, "update_share")
     if not row.get("carries") or share is None:
         return []
@@ -352,7 +352,7 @@ def learning(row: Row) -> list[str]:
 
 
 def near_ties(row: Row) -> list[str]:
-    """How many greedy outputs differ by rounding alone."""
+    """The number of greedy outputs that differ only by rounding."""
     if row.get("lossless") != "numeric":
         return []
     compared = row["prompts_compared"]

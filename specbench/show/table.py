@@ -1,4 +1,4 @@
-"""Tables as data: `Table` holds the texts; one method draws it and one writes it as Markdown. Loads nothing heavy."""
+"""Tables as data: `Table` holds the texts; one method draws it and one renders it as Markdown. Loads nothing heavy."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ from specbench.wording import literal
 class Table:
     """The texts of a table. The first `left` columns are left-aligned, all others right-aligned.
 
-    header: labels, which a terminal may break where they have a line break. above: caveats between title and
-    table; findings: sentences on what follows from it, a list in Markdown; legend: one on what its columns
-    mean. keys: the leading columns that name a line, see `Fitted`. bold_lines, bold_columns: which are bold.
+    header: labels, which a terminal may break at their line breaks. above: caveats between title and table;
+    findings: sentences with conclusions, a list in Markdown; legend: one that explains the columns. keys: the
+    leading columns that name a line, see `Fitted`. bold_lines, bold_columns: indices of bold ones.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Table:
         return Group(title, *map(Text, self.above), Fitted(table, self.keys), *map(Text, below))
 
     def markdown(self) -> str:
-        """The same as Markdown."""
+        """The table as Markdown."""
         lines = [[*map(literal, line[: self.keys]), *line[self.keys :]] for line in self.lines]
         align = "l" * self.left + "r" * (len(self.header) - self.left)
         found = paragraphs([f"**{literal(self.title.strip())}**", *map(literal, self.above)])

@@ -1,4 +1,4 @@
-"""The tables of a run. `Columns` declares what a table shows of a row, and rows are those of results.csv."""
+"""The tables of a run. `Columns` declares what a table shows of a row; rows are those of results.csv."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,13 +32,13 @@ Shown = tuple[str, str | Callable[[Row], str]]  # a label, and the column or the
 
 @dataclass(frozen=True)
 class Columns:
-    """What a table shows of a row: what names it, and its numbers."""
+    """What a table shows of a row: its naming columns, and its numbers."""
 
     keys: Sequence[Shown]
     shown: Sequence[Shown]
 
     def line(self, row: Row, text: CellText = cell_text) -> list[str]:
-        """A row; how the cell ended where it has no numbers. `text` writes the numbers."""
+        """A row; the cell's status if it has no numbers. `text` formats the numbers."""
         names = [self._written(row, one, cell_text) for _, one in self.keys]
         if row.get("status", "ok") not in MEASURED:
             return [*names, str(row["status"]), *[NOTHING] * (len(self.shown) - 1)]
@@ -71,9 +71,9 @@ CELLS: tuple[Shown, ...] = (
     ("tokens/s:\nbase → spec.", rates), ("speedup", "speedup"), ("95 % interval", "speedup_interval"),
     ("tokens\n/ pass", "tokens_per_round"), ("accept\nrate", acceptance_rate),
 )  # fmt: skip
-RESOLVED = ("_resolved", "_sha256", "device_name", "fingerprint")  # what a cell that failed early does not have
+RESOLVED = ("_resolved", "_sha256", "device_name", "fingerprint")  # missing in a cell that failed early
 ASKED_FOR = tuple(name for name in QUESTION if not name.endswith(RESOLVED))
-RULES = ("schedule", "confidence")  # a part of how a lookahead is named
+RULES = ("schedule", "confidence")  # part of the name of a lookahead
 LABELS = {"dataset": "data", "k": "K", "temperature": "T", "dtype_resolved": "dtype"}
 OF_COLUMNS = "tokens / pass: emitted per pass of the target; accept rate: accepted ÷ drafted tokens"
 OF_SEVERAL = "95 % interval: of this row alone; the answer's is wider, because its row is the best of several"
@@ -100,7 +100,7 @@ def cells_table(rows: Sequence[Row]) -> Table:
 
 
 def by_speedup(rows: Sequence[Row]) -> list[Row]:
-    """The rows in their order; where methods differ, those of a question by speedup, without numbers last."""
+    """The rows in order; with several methods, those of a question by speedup, without numbers last."""
     shown = [row for row in rows if text_in(row, "method") != BASELINE] or list(rows)
     if len({row["method"] for row in shown}) < 2:
         return shown
@@ -112,7 +112,7 @@ def slowness(row: Row) -> float:
 
 
 def questions(rows: Sequence[Row]) -> list[list[Row]]:
-    """The cells that answer the same question together, by their settings: one that failed has nothing resolved."""
+    """Group cells by question, using settings: a failed cell has nothing resolved."""
     return grouped(rows, lambda row: tuple(text_in(row, name) for name in ASKED_FOR))
 
 
@@ -127,8 +127,8 @@ def is_lossy(row: Row) -> bool:
 
 
 def naming(rows: Sequence[Row]) -> list[str]:
-    """The settings that name a line: those in which cells differ; of a single cell its method and lookahead."""
-    known = [row for row in rows if row["status"] in MEASURED] or rows  # a cell that failed has nothing resolved
+    """The settings that name a line: those in which cells differ; for a single cell its method and lookahead."""
+    known = [row for row in rows if row["status"] in MEASURED] or rows  # a failed cell has nothing resolved
     others = [name for name in varying(known) if name not in (*RULES, "method", "k")]
     found = [name for name in ("dataset", *others, "method") if len({text_in(row, name) for row in rows}) > 1]
     found += ["k"] * (len(set(map(lookahead, rows))) > 1)
@@ -136,7 +136,7 @@ def naming(rows: Sequence[Row]) -> list[str]:
 
 
 def named(row: Row, key: str) -> str:
-    """A setting of a cell as it names the line."""
+    """A setting of a cell in the name of a line."""
     if key == "k":
         return lookahead(row)
     if key == "temperature":
@@ -147,7 +147,7 @@ def named(row: Row, key: str) -> str:
 
 
 def cells_title(rows: Sequence[Row], keys: Sequence[str]) -> str:
-    """What all cells share: the pair, the data set and how it was decoded, on what."""
+    """The common settings of all cells: the pair, the data set, the decoding, and the device."""
     first = next((row for row in rows if row["status"] in MEASURED), rows[0])
     values = {
         "target": pair_name(first),
@@ -188,7 +188,7 @@ class Best:
 
 
 def best(rows: Sequence[Row], column: str, above: float = 1.0) -> Best | None:
-    """The best lookahead by `column`; None if no row has that number. Where nothing exceeds `above`, K = 0 is best."""
+    """The best lookahead by `column`; None if no row has that number. If nothing exceeds `above`, K = 0 is best."""
     found = {lookahead(row): row[column] for row in rows if row["status"] in MEASURED and is_number(row.get(column))}
     if not found:
         return None
@@ -198,7 +198,7 @@ def best(rows: Sequence[Row], column: str, above: float = 1.0) -> Best | None:
 
 
 def conclusions(rows: Sequence[Row]) -> list[str]:
-    """What a sweep says about K: measured, and by both predictions."""
+    """The best K of a sweep: measured, and by both predictions."""
     measures = {"measured": "", "calibrated": "_calibrated", "formula": "_predicted"}
     tops = {label: best(rows, f"speedup{suffix}") for label, suffix in measures.items()}
     return [
@@ -209,7 +209,7 @@ def conclusions(rows: Sequence[Row]) -> list[str]:
 
 
 def sweep_tables(rows: Sequence[Row]) -> list[Table]:
-    """One line per lookahead of a series with the best lookaheads, the fastest in bold; and acceptance by position."""
+    """One line per lookahead of a series with the best ones, the fastest in bold; and acceptance by position."""
     winner, names = best(rows, "speedup"), list(map(lookahead, rows))
     bold = [number for number, name in enumerate(names) if winner is not None and winner.name == name]
     longest = 0
@@ -228,7 +228,7 @@ def sweep_tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def depth(row: Row) -> int:
-    """How many levels a cell has; 1 for every method that is not a nest."""
+    """The number of levels of a cell; 1 unless it is a nest."""
     level = 1
     while number_in(row, f"rounds_{level + 1}") is not None:
         level += 1
@@ -236,7 +236,7 @@ def depth(row: Row) -> int:
 
 
 def by_level(row: Row, name: str) -> str:
-    """A number; of a nest that of every level."""
+    """A number; for a nest, that of every level."""
     inside = [f"{name}_{level}" for level in range(2, depth(row) + 1)]
     return "/".join([cell_text(row, name), *(cell_text(row, other) for other in inside if is_number(row.get(other)))])
 
@@ -256,7 +256,7 @@ OF_LOSSY = "lossy by: how far the distribution of an emitted token is from the t
 
 
 def methods_table(rows: Sequence[Row]) -> Table:
-    """One line per method, for cells that differ in their method alone; the fastest lossless one in bold."""
+    """One line per method, for cells that differ only in their method; the fastest lossless one in bold."""
     lossy, first = any(map(is_lossy, rows)), fastest(rows)
     return Columns((("method", method_name),), (*METHODS, DISTANCE) if lossy else METHODS).table(
         heading(rows, f"K {lookahead(rows[0])}"),
@@ -284,7 +284,7 @@ BATCH = Columns(
 
 
 def lookaheads(rows: Sequence[Row]) -> list[str]:
-    """The lookaheads of a series, in its order."""
+    """The lookaheads of a series, in order."""
     return list(dict.fromkeys(lookahead(row) for row in sorted(rows, key=lambda row: row["k"])))
 
 
@@ -303,7 +303,7 @@ def context_table(rows: Sequence[Row]) -> Table:
 
 
 def context_line(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
-    """One prompt length. Where K = 0 is best, the numbers are those of the least slow lookahead."""
+    """One prompt length. If K = 0 is best, the numbers are those of the least slow lookahead."""
     measured = {lookahead(row): row for row in rows if row["status"] in MEASURED}
     speedups = [cell_text(measured[name], "speedup") if name in measured else NOTHING for name in names]
     found, least = best(rows, "speedup"), best(rows, "speedup", above=0.0)

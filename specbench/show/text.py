@@ -1,4 +1,4 @@
-"""How results read: digits, names of cells, headings, which cells share a table, Markdown, and records."""
+"""Formatting of results: digits, names of cells, headings, grouping into tables, Markdown, and records."""
 
 import json
 import math
@@ -26,7 +26,7 @@ LOSSLESS = {"identical": "yes", "numeric": "yes", "MISMATCH": "NO"}
 
 
 def same_output(lossless: object, identical: Any, compared: Any) -> str:
-    """Whether the greedy output was the baseline's, in words; empty where it was not compared."""
+    """Whether the greedy output equals the baseline's, in words; empty if not compared."""
     words = LOSSLESS.get(str(lossless))
     if not words or is_absent(compared) or not int(compared):
         return ""
@@ -36,7 +36,7 @@ def same_output(lossless: object, identical: Any, compared: Any) -> str:
 
 
 def cell_text(row: Row, column: str, digits: int = 3) -> str:
-    """A column as tables show it; `<name>_interval` is the interval of `name`, and `c_round` what a round drafts."""
+    """A column as in tables; `<name>_interval` is the interval of `name`, and `c_round` the draft cost of a round."""
     if column.endswith("_interval"):
         name = column.removesuffix("_interval")
         low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
@@ -54,12 +54,12 @@ def cell_text(row: Row, column: str, digits: int = 3) -> str:
 
 
 def is_absent(value: Any) -> bool:
-    """Whether a cell of a table is blank, or NaN."""
+    """Whether a table cell is blank or NaN."""
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number: a clock without phases and a failed cell leave none."""
+    """Whether a value is a finite number: missing phases and failed cells have none."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 
@@ -69,7 +69,7 @@ def one_line(text: object) -> str:
 
 
 def lookahead(row: Row) -> str:
-    """A cell's lookahead: its K, or how K is chosen and its ceiling."""
+    """A cell's lookahead: its K, or its schedule and ceiling."""
     if row.get("method") == CHOOSING:
         return "chosen"
     schedule = row.get("schedule") or "constant"
@@ -79,7 +79,7 @@ def lookahead(row: Row) -> str:
 
 
 def short_dataset(dataset: str) -> str:
-    """A data set's name as the heading of a column: of a file only its name."""
+    """A data set's name as a column heading; for a file, only its name."""
     return dataset.rsplit("/", 1)[-1] if ":" in dataset else dataset
 
 
@@ -105,13 +105,13 @@ def varying(rows: Sequence[Row]) -> list[str]:
 
 
 def name_among(row: Row, rows: Sequence[Row]) -> str:
-    """A cell among others: its data set, and the settings in which they differ."""
+    """The name of a cell among others: its data set, and the settings that differ."""
     settings = (f"{setting} {row.get(setting)}" for setting in varying(rows))
     return clean(" ".join([short_dataset(row["dataset"]), *settings]), 200)
 
 
 def cell_name(row: Row, rows: Sequence[Row]) -> str:
-    """A cell among others as notes name it: its data set, its method and lookahead, and what else distinguishes it."""
+    """The name of a cell among others in notes: data set, method, lookahead, and other distinguishing settings."""
     of_rounds = {"method", "k", "schedule", "confidence"}
     apart = [name for name in varying(rows) if name not in of_rounds]
     others = (f"{NAMES.get(name, name.replace('_', ' ') + ' ')}{text_in(row, name)}" for name in apart)
@@ -120,7 +120,7 @@ def cell_name(row: Row, rows: Sequence[Row]) -> str:
 
 
 def cell_names(some: Sequence[Row], rows: Sequence[Row]) -> str:
-    """Several cells of a run in a few words: a data set where they are all of its cells."""
+    """Several cells of a run in a few words: a data set if they are all of its cells."""
     sets = list(dict.fromkeys(text_in(row, "dataset") for row in some))
     if len(some) == sum(text_in(row, "dataset") in sets for row in rows):
         return clean(", ".join(map(short_dataset, sets)), 200)
@@ -129,7 +129,7 @@ def cell_names(some: Sequence[Row], rows: Sequence[Row]) -> str:
 
 
 def shared_settings(rows: Sequence[Row], differing: Sequence[str]) -> str:
-    """One line on what all cells share; `differing` are the settings that they do not."""
+    """One line on the common settings of all cells; `differing` are the others."""
     first = rows[0]
     values = {**first, "k": lookahead(first)}
     parts = [pair_name(first)] if "target" not in differing else []
@@ -148,23 +148,23 @@ def heading(rows: Sequence[Row], choice: str = "") -> str:
 
 
 def prompts_of(rows: Sequence[Row]) -> list[str]:
-    """How many prompts the cells were measured on, as a part of a title."""
+    """The number of prompts of the cells, for a title."""
     found = sorted({row["prompts"] for row in rows if row.get("prompts")})
     return [f"{'/'.join(map(str, found))} prompt{'s' * (found != [1])}"] if found else []
 
 
 def dataset_name(row: Row) -> str:
-    """A data set, and how long its prompts were made."""
+    """A data set, with its prompt length."""
     return text_in(row, "dataset") + (f", {tokens_said(row['context'])} tokens" if row.get("context") else "")
 
 
 def caveats(rows: Sequence[Row]) -> list[str]:
-    """The lines that every table carries whose rows come from scale models, quantised ones or synthetic acceptance."""
+    """Caveats for every table with scale models, quantised models or synthetic acceptance."""
     return [line for line in (scale_model(rows), quantised(rows), synthetic(rows)) if line]
 
 
 def scale_model(rows: Sequence[Row]) -> str | None:
-    """That models are scale models, by name; None where no model is one."""
+    """A note on scale models, by name; None without any."""
     named = list(dict.fromkeys(str(row["scale_model"]) for row in rows if row.get("scale_model")))
     if not named:
         return None
@@ -173,7 +173,7 @@ def scale_model(rows: Sequence[Row]) -> str | None:
 
 
 def quantised(rows: Sequence[Row]) -> str | None:
-    """That weights were quantised after loading, and what lossless means then; None where none were."""
+    """A note on weights quantised after loading, and the meaning of lossless then; None without any."""
     named = list(dict.fromkeys(precision(row).partition(", ")[2] for row in rows))
     if not any(named):
         return None
@@ -182,13 +182,13 @@ def quantised(rows: Sequence[Row]) -> str | None:
 
 
 def synthetic(rows: Sequence[Row]) -> str | None:
-    """That acceptance is synthetic, with its rates; None where all acceptance is the pair's own."""
+    """A note on synthetic acceptance, with its rates; None if all acceptance is the pair's own."""
     sources = ((row, text_in(row, "acceptance_source")) for row in rows if row.get("acceptance"))
     rates = dict.fromkeys(text_in(row, "acceptance") + f" ({source})" * bool(source) for row, source in sources)
     return clean(f"synthetic acceptance {'; '.join(rates)}: {SYNTHETIC}", 600) if rates else None
 
 
-# --- which cells share a table ----------------------------------------------------------------------------------------
+# --- grouping into tables ---------------------------------------------------------------------------------------------
 
 
 IDENTITY = tuple(setting.name for setting in part("identity", RunSpec))
@@ -198,7 +198,7 @@ FEW = 4  # more cells than these are lines of a table, not columns
 
 @dataclass(frozen=True)
 class Arrangement:
-    """The rows of a run by the kind of table that shows them, each row once."""
+    """The rows of a run by kind of table, each row once."""
 
     sweeps: Sequence[Sequence[Row]]
     methods: Sequence[Sequence[Row]]
@@ -206,7 +206,7 @@ class Arrangement:
 
 
 def arranged(rows: Sequence[Row]) -> Arrangement:
-    """Sweeps over the lookahead, groups of many methods, and all other rows."""
+    """Group rows into sweeps over the lookahead, lists of many methods, and others."""
     groups = series(rows)
     single = [group[0] for group in groups if len(group) == 1]
     methods = by_method(single)
@@ -216,40 +216,40 @@ def arranged(rows: Sequence[Row]) -> Arrangement:
 
 
 def series(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows that differ in their lookahead alone together."""
+    """Group rows that differ only in their lookahead."""
     return alike(rows, IDENTITY)
 
 
 def by_method(rows: Sequence[Row]) -> list[list[Row]]:
-    """Groups of more than a few rows that differ in their method alone."""
+    """Groups of more than a few rows that differ only in their method."""
     same = [name for name in (*IDENTITY, *LOOKAHEAD) if name != "method"]
     return [group for group in alike(rows, same) if len(group) > FEW]
 
 
 def by_batch(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows of every series that has several batches, by lookahead and then by batch."""
+    """The rows of every series with several batches, by lookahead and then by batch."""
     return [sorted(some, key=lambda r: (r["k"], lookahead(r), r["batch"])) for some in over(rows, "batch")]
 
 
 def by_context(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows of every series that has several prompt lengths, by length and then by lookahead."""
+    """The rows of every series with several prompt lengths, by length and then by lookahead."""
     several = [some for some in over(rows, "context") if len({row.get("context") for row in some} - {None, ""}) > 1]
     return [sorted(some, key=lambda r: (r["context"] or 0, r["k"], lookahead(r))) for some in several]
 
 
 def by_engine(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows of every series that was measured on several engines, by lookahead."""
+    """The rows of every series with several engines, by lookahead."""
     return [sorted(some, key=lambda r: (r["k"], lookahead(r))) for some in over(rows, "backend")]
 
 
 def over(rows: Sequence[Row], setting: str) -> list[list[Row]]:
-    """Groups of rows that differ in one setting, and maybe in their lookahead."""
+    """Groups of rows that differ in one setting, and possibly in their lookahead."""
     groups = alike(rows, [name for name in IDENTITY if name != setting])
     return [group for group in groups if len({row.get(setting) for row in group}) > 1]
 
 
 def alike(rows: Sequence[Row], settings: Sequence[str]) -> list[list[Row]]:
-    """Rows with equal settings together."""
+    """Group rows with equal settings."""
     return grouped(rows, lambda row: tuple(row.get(name) for name in settings))
 
 
@@ -257,14 +257,14 @@ def alike(rows: Sequence[Row], settings: Sequence[str]) -> list[list[Row]]:
 
 
 def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]], align: str) -> list[str]:
-    """The lines of a table; `align` has one letter per column, l or r. Texts are escaped by the caller."""
+    """The lines of a table; `align` has one letter per column, l or r. The caller escapes texts."""
     rule = "|" + "".join("---|" if letter == "l" else "---:|" for letter in align)
     found = ["|" + "|".join(f" {cell} " if cell else " " for cell in line) + "|" for line in (header, *lines)]
     return [found[0], rule, *found[1:]]
 
 
 def paragraphs(texts: Sequence[str]) -> list[str]:
-    """The texts as lines, each with a blank one after it."""
+    """The texts as lines, each followed by a blank one."""
     return [line for text in texts for line in (text, "")]
 
 
@@ -273,11 +273,11 @@ def paragraphs(texts: Sequence[str]) -> list[str]:
 
 Format = Literal["table", "csv", "json", "jsonl", "md"]
 Records = Sequence[Mapping[str, Any]]
-PIPED = 160  # columns where stdout is no terminal: few names and sentences are folded
+PIPED = 160  # columns if stdout is not a terminal: few names and sentences are folded
 
 
 def print_records(rows: Records, tables: Mapping[str, Records], output: Format) -> None:
-    """Print the rows for programs, or the tables, which have titles, for readers."""
+    """Print the rows for programs, or the tables for readers."""
     if print_data(rows, output):
         return
     for title, some in tables.items():
@@ -285,7 +285,7 @@ def print_records(rows: Records, tables: Mapping[str, Records], output: Format) 
 
 
 def print_data(rows: Records, output: Format) -> bool:
-    """Print the rows as csv, json or jsonl; false for the formats for readers, which are left to the caller."""
+    """Print the rows as csv, json or jsonl; false for formats for readers, which the caller prints."""
     if output == "csv":
         write_rows(sys.stdout, rows)
     elif output == "json":
@@ -296,7 +296,7 @@ def print_data(rows: Records, output: Format) -> bool:
 
 
 def print_table(title: str, rows: Records) -> None:
-    """One line per row, or a block where the terminal is too narrow for it."""
+    """One line per row, or blocks if the terminal is too narrow."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -325,9 +325,9 @@ def record_text(value: object) -> str:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A table of numbers of a prediction or a calibration: text only. A row that ends in "best" is bold.
+    """A text-only table of a prediction or a calibration. A row that ends in "best" is bold.
 
-    keys: columns that say what a row is about; together: columns that stay side by side, see `Fitted`.
+    keys: columns that name a row; together: columns that stay side by side, see `Fitted`.
     """
 
     title: str

@@ -1,6 +1,6 @@
-"""How a decode looks token by token: on a terminal and as HTML.
+"""A decode token by token: on a terminal and as HTML.
 
-All text in it is hostile: what could steer a terminal or a browser is shown by name and never active.
+All text in it is untrusted: terminal or browser control characters are shown by name and never active.
 """
 
 from base64 import b64encode
@@ -24,14 +24,14 @@ STYLES = {"accepted": "green", "rejected": "red strike", "correction": "bold blu
 STYLES |= {"unused": "dim strike"}
 MARKS = {"accepted": ("", ""), "rejected": ("[-", "-]"), "correction": ("{+", "+}"), "bonus": ("{*", "*}")}
 MARKS |= {"unused": ("[~", "~]")}
-LONGEST_PROMPT = 600  # characters of the prompt's end that a terminal shows
+LONGEST_PROMPT = 600  # characters from the end of the prompt that a terminal shows
 
 
-# --- what both forms say ----------------------------------------------------------------------------------------------
+# --- common to both forms ---------------------------------------------------------------------------------------------
 
 
 def visible(text: str, breaks: bool = True) -> str:
-    """Text whose control characters are shown and have no effect: ⏎ and a line break, ⇥ and a tab, ⟨U+001B⟩."""
+    """Text with control characters made visible and inactive: ⏎ and a line break, ⇥ and a tab, ⟨U+001B⟩."""
     return "".join(c if c.isprintable() else _named(c, breaks) for c in text)
 
 
@@ -42,7 +42,7 @@ def _named(c: str, breaks: bool) -> str:
 
 
 def token_text(token: TracedToken, breaks: bool = True) -> str:
-    """A token as a reader sees it; bytes of an unfinished character stand in brackets."""
+    """A token for readers; bytes of an unfinished character are in brackets."""
     text = visible(token.text, breaks and token.emitted)
     return text + (f"⟨{visible(token.partial)}⟩" if token.partial else "" if text else "⟨empty⟩")
 
@@ -59,7 +59,7 @@ def settings_line(view: TokenView) -> str:
 
 
 def counted(view: TokenView) -> Iterator[tuple[Kind, int]]:
-    """The kinds that occur, with their numbers."""
+    """The token kinds that occur, with their counts."""
     kinds = [t.kind for r in view.rounds for t in r.tokens]
     return ((kind, kinds.count(kind)) for kind in MEANING if kind in kinds)
 
@@ -68,9 +68,9 @@ def counted(view: TokenView) -> Iterator[tuple[Kind, int]]:
 
 
 def terminal(view: TokenView, *, marks: bool = False, rounds: bool = False) -> Text:
-    """The decoded text in the colours of its tokens, or with `rounds` one line per round, untested drafts included.
+    """The decoded text in the colours of its tokens, or with `rounds` one line per round, including untested drafts.
 
-    With `marks` every kind can be recognised without colours, for pipes and NO_COLOR.
+    With `marks` every kind is recognisable without colours, for pipes and NO_COLOR.
     """
     kinds = [(kind, n) for kind, n in counted(view) if rounds or kind != "unused"]
     text = Text.assemble((settings_line(view), "dim"), "\n", summary(view), "\n")
@@ -113,9 +113,9 @@ border:1px solid #d1d9e0;border-radius:6px;max-height:40em;overflow:auto}
 
 
 def fragment(view: TokenView, style: bool = True) -> Markup:
-    """The view as a part of an HTML page; without `style` for a page that has `STYLE` already. Nothing in it is active.
+    """The view as a part of an HTML page; without `style` if the page has `STYLE`. Nothing is active.
 
-    p and q stand in the title of every token (hover) and in a table of all rounds (touch, print, screen readers).
+    p and q are in the title of every token (hover) and in a table of all rounds (touch, print, screen readers).
     """
     legend = Markup(" ").join(_element(kind, MEANING[kind], f"{kind} {n}") for kind, n in counted(view))
     tokens = [t for r in view.rounds for t in r.tokens if t.kind != "unused"]
@@ -137,7 +137,7 @@ def fragment(view: TokenView, style: bool = True) -> Markup:
 
 
 def page(view: TokenView) -> str:
-    """The view as an HTML file of its own: no script, no network, and a policy that forbids both."""
+    """The view as a standalone HTML file: no script, no network, and a policy that forbids both."""
     hashed = b64encode(sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'"
     return Markup(

@@ -1,6 +1,6 @@
-"""How a verdict reads: the answer, its reason, what settles it, the next command, and the figures it rests on.
+"""The text of a verdict: the answer, its reason, what settles it, the next command, and the supporting numbers.
 
-In a terminal, as Markdown, on a page. Names in it come from files of results and are hostile.
+For a terminal, as Markdown, or on a page. Names in it come from result files and are untrusted.
 """
 
 import re
@@ -13,30 +13,32 @@ from specbench.show.text import same_output, short_dataset
 from specbench.wording import clean, counted, formatted, interval_text, literal, rows_said, tokens_said, verbatim
 
 LONGEST = 1000  # characters of a line
-MATTERS = 0.05  # share of a round that is said of the overhead
+MATTERS = 0.05  # least share of a round for mentioning the overhead
 
 
 def sentences(found: Recommendation, explain: bool = True) -> list[str]:
-    """The verdict in a few sentences, one a line, fit for a terminal: the answer, the
-    reason, what is open, the next command; to `explain`, also the figures below it."""
+    """The verdict in one sentence per line, fit for a terminal: answer, reason, open questions, next command.
+
+    With `explain`, also the numbers below it.
+    """
     return [line for line in (*answer(found), *(details(found) if explain else ())) if line]
 
 
 def answer(found: Recommendation) -> list[str]:
-    """The lines that everybody reads."""
+    """The lines that are always shown."""
     lines = (lead(found), *grounds(found), open_questions([found]), next_step(found))
     return [line for line in lines if line]
 
 
 def grounds(found: Recommendation) -> list[str]:
-    """What the answer rests on: the costs of a round, that the output is the same, and a faster cell not chosen."""
+    """The grounds of the answer: the costs of a round, equal output, and a faster cell that was not chosen."""
     same = same_output(found.lossless, found.prompts_identical, found.prompts_compared)
     lines = (reason(found), same and f"Lossless: {same}", clean(found.faster, LONGEST))
     return [line for line in lines if line]
 
 
 def together(found: Sequence[Recommendation]) -> list[str]:
-    """The answers of one run, each under the name of what it is about; what is open, and the next step, said once."""
+    """The answers of one run, each with its topic; open questions and the next step are given once."""
     if len(found) == 1:
         first, *rest = answer(found[0])
         return [first, *(line if line.startswith("next") else f"  {line}" for line in rest)]
@@ -53,7 +55,7 @@ def together(found: Sequence[Recommendation]) -> list[str]:
 
 
 def topics_of(found: Sequence[Recommendation]) -> list[str]:
-    """What distinguishes every question among those of a run, in a few words."""
+    """What distinguishes every question of a run, in a few words."""
     named = [
         {
             "data": clean(short_dataset(one.dataset), 80),
@@ -72,7 +74,7 @@ def topics_of(found: Sequence[Recommendation]) -> list[str]:
 
 
 def steps(found: Sequence[Recommendation]) -> list[str]:
-    """The next step after several answers, each once; to measure anew settles what more prompts would, too."""
+    """The distinct next steps after several answers; measuring again also settles what more prompts would."""
     growing = [one for one in found if "--resume" in one.command]
     anew = [one for one in found if one.command and one not in growing]
     most = [] if anew else sorted(growing, key=new_limit)[-1:]
@@ -84,14 +86,14 @@ def steps(found: Sequence[Recommendation]) -> list[str]:
 
 
 def new_limit(found: Recommendation) -> int:
-    """The limit in a command that gives a run more prompts; 0 where it only goes on."""
+    """The new limit in a command that adds prompts to a run; 0 if it only continues."""
     *_, option, value = shlex.split(found.command)
     return int(value) if option == "--limit" else 0
 
 
 def markdown_sentences(found: Recommendation, explain: bool = True, topic: str = "") -> list[str]:
-    """The same sentences as Markdown, the command as it is to be copied; of one answer among others with its topic."""
-    headline = lead(found, topic).strip()  # else stars beside a blank stay stars
+    """The same sentences as Markdown, with the command to copy; with a topic if there are several answers."""
+    headline = lead(found, topic).strip()  # otherwise stars next to a blank stay stars
     command = found.command or ("" if found.settle else found.further)
     step = f"{literal(_before(found))}: {verbatim(command)}" if command else literal(next_step(found))
     lines = [*grounds(found), open_questions([found])]
@@ -100,21 +102,21 @@ def markdown_sentences(found: Recommendation, explain: bool = True, topic: str =
 
 
 def paragraphs(found: Sequence[Recommendation], explain: bool = True) -> list[str]:
-    """The answers of one run as Markdown: each a headline, and a list of what stands below it."""
+    """The answers of one run as Markdown: each a headline, and a list of details."""
     topics = topics_of(found) if len(found) > 1 else [""] * len(found)
     told = [markdown_sentences(one, explain, topic) for one, topic in zip(found, topics, strict=True)]
     return ["\n".join([first, "", *(f"- {line}" for line in rest)]) + "\n" for first, *rest in told]
 
 
 def lead(found: Recommendation, topic: str = "") -> str:
-    """The answer (to the question of a topic), the choice, its speedup with the interval, and tokens per second."""
+    """The answer (with its topic), the choice, its speedup with the interval, and tokens per second."""
     whose = f" ({topic})" if topic else ""
     leaning = f", leaning {found.leaning}" if found.answer == "PROVISIONAL" else ""
     return clean(f"{found.answer}{leaning}{whose}. {_claim(found)}", LONGEST)
 
 
 def reason(found: Recommendation) -> str:
-    """The reason in one plain sentence: what a round gives, and what it takes."""
+    """The reason in one plain sentence: the yield of a round, and its cost."""
     cost = round_cost(found)
     if found.tokens_per_round is None or cost is None or found.acceptance:
         return ""
@@ -131,32 +133,34 @@ def reason(found: Recommendation) -> str:
 
 
 def round_cost(found: Recommendation) -> float | None:
-    """What a round costs, in baseline steps: the denominator of the calibrated prediction."""
+    """The cost of a round in baseline steps: the denominator of the calibrated prediction."""
     parts = [found.c_round, found.v, found.overhead]
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None
 
 
 def open_questions(found: Sequence[Recommendation], whose: Sequence[str] = ()) -> str:
-    """Why answers are no plain ones, every kind of reason once; empty where
-    they are plain. whose: the answers' names where it is not all of them."""
+    """Why answers are provisional or unclear, with every kind of reason once; empty if they are clear.
+
+    whose: the answers' names if it is not all of them.
+    """
     reasons = {kind_of(reason): reason for one in found for reason in one.reasons}
     names = f" ({'; '.join(whose)})" if whose else ""
     return clean(f"Not certain yet{names}: {'; '.join(reasons.values())}", LONGEST) if reasons else ""
 
 
 def kind_of(reason: str) -> str:
-    """What two reasons have in common that are one to a reader: the machine's differ in their size alone."""
+    """The kind of a reason: reasons about the machine differ only in size."""
     return reason if "needed" in reason else re.sub(r"[\d.,]+", "", reason)
 
 
 def why(found: Recommendation) -> str:
-    """Why an answer is no plain one, below it on a page; empty where it is."""
+    """Why an answer is provisional or unclear, below it on a page; empty if it is clear."""
     return clean("; ".join(found.reasons), LONGEST)
 
 
 def next_step(found: Recommendation) -> str:
-    """What to do now, with the command where it is known."""
+    """The next step, with the command if known."""
     if found.settle and not found.command:
         return clean(f"next: {found.settle}", LONGEST)
     command = found.command or found.further
@@ -169,7 +173,7 @@ def _before(found: Recommendation) -> str:
 
 
 def _claim(found: Recommendation) -> str:
-    """The choice and how fast it is, as a sentence."""
+    """The choice and its speed, as a sentence."""
     if found.acceptance and found.best:
         return f"Synthetic acceptance {SYNTHETIC}; with {found.acceptance} the best is {found.best}"
     if not found.best:
@@ -203,7 +207,7 @@ def rates(found: Recommendation) -> str:
 
 
 def _outlook(found: Recommendation) -> str:
-    """What would make it clear; the reasons say it where it was measured on little."""
+    """What would make it clear; empty if the reasons already report too little data."""
     if found.more_prompts is not None:
         settle = "settles" if found.more_prompts == 1 else "settle"
         return f"; about {counted(found.more_prompts, 'more prompt')} {settle} it if that stays"
@@ -214,11 +218,11 @@ def _draws(found: Recommendation) -> str:
     return counted(found.draws or 0, "prompt" if found.draws == found.prompts else "turn")
 
 
-# --- the figures it rests on ------------------------------------------------------------------------------------------
+# --- the supporting numbers -------------------------------------------------------------------------------------------
 
 
 def details(found: Recommendation) -> list[str]:
-    """The figures that the answer rests on, what was left out and what was not measured."""
+    """The numbers behind the answer, what was left out and what was not measured."""
     return [clean(line, LONGEST) for line in (*_figures(found), *_remarks(found)) if line]
 
 
@@ -251,7 +255,7 @@ def _figures(found: Recommendation) -> list[str]:
 
 
 def _cost(found: Recommendation) -> str:
-    """c; where one pass drafts all tokens of a round, also that pass: c falls with K, and that does not."""
+    """c; if one pass drafts all tokens of a round, also that pass: c falls with K, and the pass does not."""
     whole = f" ({formatted(found.c_round)} a round, with any K)" if found.at_once else ""
     return f"c {formatted(found.c)}{whole}"
 

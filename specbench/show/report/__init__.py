@@ -1,1 +1,1 @@
-"""The report: what it says of a run, a calibration or a design, as data, and the page that they become."""
+"""The report on a run, a calibration or a design: its content as data, and the page made from it."""

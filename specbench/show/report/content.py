@@ -1,5 +1,8 @@
-"""What a report says of a folder, as data: of a run where it comes from, its questions, series,
-notes, traces and certificates; of a calibration its points, and which K follows from them."""
+"""The content of a report on a folder, as data.
+
+Of a run: its origin, questions, series, notes, traces and certificates; of a calibration: its points, and the
+K that follow.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,8 +49,8 @@ from specbench.wording import Row, clean, resume_command, text_in
 GPU = ("device_name", "gpu_driver", "gpu_watts_limit")
 MACHINE = (*GPU, "cores", "threads", "platform", "fingerprint", "load_average")
 VERSIONS = ("specbench", "torch", "transformers", "python", "cuda")
-TRACES = 5  # traces of one run that are shown
-CERTIFICATES = 5  # the same of certificates
+TRACES = 5  # shown traces of one run
+CERTIFICATES = 5  # shown certificates of one run
 POINTS, DOCUMENT = "calibration.csv", "calibration.json"
 
 
@@ -55,7 +58,7 @@ POINTS, DOCUMENT = "calibration.csv", "calibration.json"
 class Series:
     """Cells of a run that differ in one setting, as a table and figures.
 
-    name: what stands above; place: the first part of the figures' names; lines: texts or markup.
+    name: the heading; place: the first part of the figures' names; lines: texts or markup.
     """
 
     name: str
@@ -71,7 +74,7 @@ class Series:
 
 @dataclass(frozen=True)
 class CertificatePart:
-    """One certificate: its file, its answer, what to know of it, and every check as cells under `header`."""
+    """One certificate: its file, its answer, notes, and every check as cells under `header`."""
 
     name: str
     answer: str
@@ -82,8 +85,10 @@ class CertificatePart:
 
 @dataclass(frozen=True)
 class RunPart:
-    """One run: where it comes from, its questions, its series over a setting, and notes on them; published:
-    of a preset, the numbers of its paper; edited: notes on tables that are not those of the journal."""
+    """One run: its origin, its questions, its series over a setting, and notes.
+
+    published: for a preset, the numbers of its paper; edited: notes on tables that differ from the journal.
+    """
 
     name: str
     facts: Mapping[str, str]
@@ -100,7 +105,7 @@ class RunPart:
 
 @dataclass(frozen=True)
 class CalibrationPart:
-    """A calibration: its points, what follows from them at each context, and the K to choose for a range of α."""
+    """A calibration: its points, derived values at each context, and the optimal K for a range of α."""
 
     name: str
     facts: Mapping[str, str]
@@ -111,7 +116,7 @@ class CalibrationPart:
 
 
 def run_part(path: Path) -> RunPart:
-    """A run's folder as a part of a report; UsageError if it is not one."""
+    """The report part of a run folder. UsageError if it is not one."""
     run = read_run(path)
     if not run.cells:
         raise UsageError(f"no cell of {path} has begun: {resume_command(path)} begins with them")
@@ -135,7 +140,7 @@ def run_part(path: Path) -> RunPart:
 
 
 def series_of(rows: Sequence[Row]) -> Iterator[Series]:
-    """The cells over lengths of prompts, over batches, and over engines."""
+    """Series of cells over prompt length, batch, and engine."""
     for number, some in enumerate(by_context(rows), start=1):
         table = context_table(some)
         yield Series(
@@ -154,8 +159,10 @@ def series_of(rows: Sequence[Row]) -> Iterator[Series]:
 
 
 def calibration_part(path: Path) -> CalibrationPart:
-    """A folder of `specbench calibrate` as a part of a report; UsageError if its points
-    cannot be read. It may have been edited: every value is text until it is a number."""
+    """The report part of a `specbench calibrate` folder. UsageError if its points cannot be read.
+
+    The folder may have been edited: every value is text until it is parsed as a number.
+    """
     points = [{name: row[name] for name in POINT} for row in read_table(path / POINTS, POINT, "calibrate again")]
     document, description = read_json(path / DOCUMENT), read_json(path / DESCRIPTION)
     models = dict.fromkeys(row["model"] for row in points)
@@ -171,7 +178,7 @@ def calibration_part(path: Path) -> CalibrationPart:
 
 
 def mappings(value: Any) -> list[Mapping[str, Any]]:
-    """The mappings in a list of JSON."""
+    """The mappings in a JSON list."""
     return [one for one in value[:MOST] if isinstance(one, dict)] if isinstance(value, list) else []
 
 
@@ -191,7 +198,7 @@ def facts(description: Mapping[str, Any]) -> dict[str, str]:
 
 
 def when(stamp: str) -> str:
-    """The time of a run as people write it; anything else as it stands."""
+    """The time of a run in readable form; other text unchanged."""
     try:
         return datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").strftime("%Y-%m-%d %H:%M:%S UTC")
     except ValueError:
@@ -199,7 +206,7 @@ def when(stamp: str) -> str:
 
 
 def traces(path: Path) -> tuple[list[tuple[str, TokenView]], list[str]]:
-    """The traces in the folder, and a note for each file that cannot be read as one."""
+    """The traces in the folder, and a note for each invalid file."""
     views, notes = [], []
     for file in sorted(path.glob("trace*.json"))[:TRACES]:
         try:
@@ -210,7 +217,7 @@ def traces(path: Path) -> tuple[list[tuple[str, TokenView]], list[str]]:
 
 
 def certificates(path: Path, rows: Sequence[Row]) -> tuple[list[CertificatePart], list[str]]:
-    """The certificates of the pair of any row, and a note for each file that is none, or is of another pair."""
+    """The certificates for the pair of any row, and a note for each invalid file or other pair."""
     found, unread = list[CertificatePart](), list[str]()
     for file in sorted(path.glob("certificate*.json"))[:CERTIFICATES]:
         try:
@@ -228,13 +235,13 @@ def certificates(path: Path, rows: Sequence[Row]) -> tuple[list[CertificatePart]
 
 
 def compared(parts: Sequence[RunPart]) -> Difference | None:
-    """Two runs side by side; None of one, and of more, of which each pair would be a page."""
+    """Two runs side by side; None for one run, or for more than two, where each pair would need a page."""
     sides = [Side(part.name, part.facts, part.cells, part.rows) for part in parts]
     return difference(*sides) if len(sides) == 2 else None
 
 
 def side_by_side(parts: Sequence[RunPart]) -> Picture | None:
-    """All cells of all runs with their intervals; None where one question's own figures show them already."""
+    """All cells of all runs with their intervals; None if the figures of a single question already show them."""
     if sum(len(part.questions) for part in parts) < 2:
         return None
     rows = [row for part in parts for row in part.rows]
@@ -246,7 +253,7 @@ def side_by_side(parts: Sequence[RunPart]) -> Picture | None:
     return intervals(cells)
 
 
-# --- the cells of tables: every number with its column, its cell and its exact value ---------------------------------
+# --- table cells: every number with its column, its cell and its exact value ------------------------------------------
 
 POINT = ("model", "context", "width", "milliseconds", "low", "high", "v")  # columns of calibration.csv
 BYTES = tuple(name for name in PEAKS if not name.startswith("baseline"))
@@ -263,7 +270,7 @@ NUMBER = Markup('<data value="{0}" title="{0}" data-column="{1}" data-cell="{2}"
 
 
 def printable(value: object) -> object:
-    """What a template prints: markup as it is, everything else as one line of printable characters."""
+    """The value for a template: markup unchanged, everything else as one line of printable characters."""
     if isinstance(value, Markup | Undefined):
         return value
     whole = str(value)
@@ -271,12 +278,12 @@ def printable(value: object) -> object:
 
 
 def measured(row: Row, column: str) -> Markup:
-    """A column of a row as the tables show it."""
+    """A column of a row in the format of the tables."""
     return data_element(row.get(column), cell_text(row, column), column, text_in(row, "cell"))
 
 
 def ranked(row: Row, column: str) -> str:
-    """A number in a table with a line per cell, bytes as gigabytes; how the cell ended where it has none."""
+    """A number in a table with a line per cell, bytes as gigabytes; the cell's status if it has none."""
     if text_in(row, "status") not in MEASURED:
         return text_in(row, "status") if column == "speedup" else ""
     if column == "law_distance" and not is_lossy(row):
@@ -294,7 +301,7 @@ def interval(row: Row, name: str) -> Markup:
 
 
 def exact(row: Row, column: str) -> Markup:
-    """A column with more digits than the tables show, for the list of all columns."""
+    """A column with more digits than in the tables, for the list of all columns."""
     value = row.get(column)
     text = f"{value:.6g}" if isinstance(value, float) else cell_text(row, column)
     return data_element(value, text, column, text_in(row, "cell"))
@@ -309,7 +316,7 @@ def point(row: Row, column: str) -> Markup:
 
 
 def measured_text(row: Row, column: str) -> str:
-    """A number, or the bounds of one, of a table that the terminal shows as well."""
+    """A number, or the bounds of one, of a table that is also on the terminal."""
     return interval(row, column.removesuffix("_interval")) if column.endswith("_interval") else measured(row, column)
 
 
@@ -325,7 +332,7 @@ def category_cells(row: Row) -> list[str | Markup]:
 
 
 def data_element(value: Any, text: str, column: str, cell: str) -> Markup:
-    """A number written as `text`, with its column, its cell and its exact value; anything else as text alone."""
+    """A number formatted as `text`, with its column, its cell and its exact value; other values as plain text."""
     exact = named_runs.csv_cell(value)
     if exact == "" or isinstance(value, bool) or (isinstance(value, str) and column not in POINT):
         return Markup("{}").format(printable(text))

@@ -1,6 +1,6 @@
-"""The part of a report about a folder of `specbench design-draft`: its shapes, findings, fits and figures.
+"""The report part of a `specbench design-draft` folder: its shapes, findings, fits and figures.
 
-Reads what lies in the folder, which may have been edited: every value is text until it is a number.
+The folder may have been edited: every value is text until it is parsed as a number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ from specbench.wording import clean
 SHAPES, DOCUMENT = "design.csv", "design.json"
 COLUMNS = ("name", "budget", "layers", "hidden", "parameters", "latency_ms", "c")
 FITS = {"latency_fit": "Latency, fitted", "acceptance_fit": "Acceptance, fitted"}
-MOST = 100  # sentences shown
+MOST = 100  # maximum number of sentences
 
 
 @dataclass(frozen=True)
 class DesignPart:
-    """A design: its shapes, as lines for readers with a title and as they are; what follows from them; the fits."""
+    """A design: its shapes, as titled lines for readers and as rows; the findings; the fits."""
 
     name: str
     facts: Mapping[str, str]
@@ -41,7 +41,7 @@ def is_design(path: Path) -> bool:
 
 
 def design_part(path: Path) -> DesignPart:
-    """A folder of `specbench design-draft` as a part of a report; UsageError if its shapes cannot be read."""
+    """The report part of a `specbench design-draft` folder. UsageError if its shapes cannot be read."""
     shapes = read_table(path / SHAPES, COLUMNS, "design again")
     document, description = read_json(path / DOCUMENT), read_json(path / DESCRIPTION)
     said = document.get("findings")

@@ -1,6 +1,6 @@
-"""Two runs side by side, as data for a report: what was different about them, every number of both, and the tests.
+"""Two runs side by side, as data for a report: their differing conditions, every number of both, and the tests.
 
-The tests are those of `specbench compare`, on what the journals hold.
+The tests are those of `specbench compare`, on the journals.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from specbench.show.text import cell_text, lookahead, one_line, short_dataset
 from specbench.spec import BASELINE
 from specbench.wording import Row, clean, text_in
 
-ALIKE = ("temperature", "batch", "context")  # named beside data set, method and lookahead
+ALIKE = ("temperature", "batch", "context")  # named with data set, method and lookahead
 NUMBERS = (
     ("speedup", "speedup"), ("alpha", "alpha"), ("c", "c"), ("v", "v"), ("tokens/s", "tokens_per_second"),
     ("tokens/s baseline", "baseline_tokens_per_second"), ("ms / token", "per_token_median_ms"),
@@ -45,15 +45,17 @@ class Side:
     rows: Sequence[Row]
 
     def records(self) -> list[Record]:
-        """The cells as `specbench compare` reads them, out of the journal."""
+        """The cells from the journal, as `specbench compare` reads them."""
         rows = as_text(self.rows)
         return [Record(Path(self.name), row, cell.sample_rows()) for row, cell in zip(rows, self.cells, strict=True)]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Two runs. apart: what was different, of both. lines: cell by cell and number
-    by number under `header`; findings: every test. untested: why there are none."""
+    """Two runs. apart: differing conditions, with both values.
+
+    lines: numbers by cell under `header`; findings: every test. untested: the reason for no tests.
+    """
 
     names: Sequence[str]
     apart: Sequence[tuple[str, str, str]]
@@ -67,7 +69,7 @@ class Difference:
 
 
 def difference(one: Side, other: Side) -> Difference:
-    """`other` beside `one`."""
+    """Compare `other` with `one`."""
     names = [one.name, other.name] if one.name != other.name else [f"{one.name} (first)", f"{other.name} (second)"]
     before, after = one.records(), other.records()
     pairs, missing = paired(before, after)
@@ -91,7 +93,7 @@ def difference(one: Side, other: Side) -> Difference:
 
 
 def paired(before: Sequence[Record], after: Sequence[Record]) -> tuple[list[Match], list[str]]:
-    """The cells that are the same question; none where a run has a question twice, which nothing but a name tells."""
+    """The cells with the same question; empty if a run has a question twice, distinguished only by names."""
     try:
         return matched([before], [after])
     except UsageError:
@@ -99,7 +101,7 @@ def paired(before: Sequence[Record], after: Sequence[Record]) -> tuple[list[Matc
 
 
 def rows_of(pair: tuple[Record, Record], one: Side, other: Side) -> RowPair:
-    """The rows that two records were made of."""
+    """The rows behind two records."""
     before, after = (
         next(row for row in side.rows if text_in(row, "cell") == found["cell"])
         for side, found in zip((one, other), pair, strict=True)
@@ -108,7 +110,7 @@ def rows_of(pair: tuple[Record, Record], one: Side, other: Side) -> RowPair:
 
 
 def alike(before: Sequence[Row], after: Sequence[Row]) -> tuple[list[tuple[str, RowPair]], list[str]]:
-    """The cells that agree in what readers call a cell by, where that names one in each run; and what is left over."""
+    """The cells with equal common names, if unique in each run; and the remaining ones."""
     keyed = [by_name(rows) for rows in (before, after)]
     both = [(name, (row, keyed[1][name])) for name, row in keyed[0].items() if name in keyed[1]]
     left = [
@@ -121,7 +123,7 @@ def alike(before: Sequence[Row], after: Sequence[Row]) -> tuple[list[tuple[str, 
 
 
 def by_name(rows: Sequence[Row]) -> dict[str, Row]:
-    """The cells by name, the fastest first; those whose name several have are left out."""
+    """The cells by name, fastest first; ambiguous names are left out."""
     found: dict[str, list[Row]] = {}
     for row in by_speedup(rows):
         parts = [short_dataset(text_in(row, "dataset")), text_in(row, "method"), f"K {lookahead(row)}"]
@@ -131,20 +133,20 @@ def by_name(rows: Sequence[Row]) -> dict[str, Row]:
 
 
 def apart(one: Side, other: Side) -> list[tuple[str, str, str]]:
-    """What was different: where and when the runs were made, and the settings that all cells of each share."""
+    """Differing conditions: where and when the runs were made, and the settings that all cells of each share."""
     facts = [(name, one.facts.get(name, "–"), other.facts.get(name, "–")) for name in {**one.facts, **other.facts}]
     shared = [(name, *(shared_value(side.rows, name) for side in (one, other))) for name in (*ASKED, *FURTHER)]
     return [(name.replace("_", " "), a or "–", b or "–") for name, a, b in (*facts, *shared) if a != b]
 
 
 def shared_value(rows: Sequence[Row], name: str) -> str:
-    """A setting of a run: all of its values."""
+    """All values of a setting in a run."""
     values = dict.fromkeys(text_in(row, name) for row in rows if text_in(row, "method") != BASELINE)
     return clean(", ".join(values), 200)
 
 
 def lines_of(name: str, pair: RowPair, changes: Mapping[tuple[str, str], Finding]) -> list[list[str]]:
-    """Every number of one cell in both runs, and by how much it changed; how it ended where it has none."""
+    """Every number of one cell in both runs, with its change; the status if it has none."""
     if any(text_in(row, "status") not in MEASURED for row in pair):
         return [[name, "status", *(text_in(row, "status") for row in pair), "", ""]]
     found = []
@@ -162,7 +164,7 @@ def gigabytes(row: Row, column: str) -> str:
 
 
 def told(finding: Finding | None) -> str:
-    """What the test says of a change."""
+    """The test result of a change."""
     if finding is None:
         return ""
     bounds = "" if finding.low is None else f" ({percent(finding.low)} … {percent(finding.high)})"

@@ -1,7 +1,8 @@
-"""The kit of all figures of a report: palette, sheets, lines, markers, intervals, and files.
+"""Common parts of all report figures: palette, sheets, lines, markers, intervals, and files.
 
-matplotlib is used without its pyplot, which has global state. The palette is Okabe and Ito's ("Color Universal Design",
-2008), and whatever has a colour also has a marker, a dash or a hatch, so that a figure can be read without colours.
+matplotlib is used without pyplot, which has global state. The palette is Okabe and Ito's ("Color Universal
+Design", 2008). Every colour is paired with a marker, a dash or a hatch, so that figures are readable without
+colours.
 """
 
 import io
@@ -31,14 +32,14 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, INK = (
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 MUTED, GRID, PAPER = "#6f6f6f", "#e4e4e4", "#ffffff"
-FIXED = "#212121"  # ink on a coloured tile, which is the same on a dark page
+FIXED = "#212121"  # ink on a coloured tile, the same on a dark page
 WIDTH, HEIGHT = 4.7, 3.2  # inches: as wide as a phone shows without shrinking the type
-DPI = 300  # fit to print
-DASHED: dict[str, Any] = {"color": INK, "linestyle": "--", "linewidth": 1.2}  # the baseline
+DPI = 300  # print resolution
+DASHED: dict[str, Any] = {"color": INK, "linestyle": "--", "linewidth": 1.2}  # style of the baseline
 STYLE: Any = {
-    "svg.fonttype": "none",  # text stays text: small, searchable, read aloud
-    "svg.hashsalt": "specbench",  # the same numbers give the same bytes
-    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "svg.fonttype": "none",  # text stays text: small, searchable, accessible
+    "svg.hashsalt": "specbench",  # deterministic output
+    "text.parse_math": False,  # a dollar sign in a name is literal
     "font.size": 10,
     "figure.titlesize": 11,
     "figure.titleweight": "bold",
@@ -59,9 +60,9 @@ STYLE: Any = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A finished figure. `name` is part of a file name; `caption` says how to read it; `tips` are shown on hover.
+    """A finished figure. `name` is part of a file name; `caption` explains it; `tips` are shown on hover.
 
-    owners: the cell, by its key, that a part of the figure is of, by the part's id: readers may hide cells.
+    owners: the cell key of each part of the figure, by the part's id, because readers may hide cells.
     """
 
     name: str
@@ -72,7 +73,7 @@ class Picture:
     owners: dict[str, str] = field(default_factory=dict)
 
     def tip(self, artist: Artist, text: str, cell: str = "") -> None:
-        """Show `text` where the pointer rests on the artist; `cell` owns it."""
+        """Show `text` when hovering over the artist; `cell` owns it."""
         gid = f"tip{len(self.tips)}"
         artist.set_gid(gid)
         self.tips[gid] = clean(text, 200)
@@ -80,7 +81,7 @@ class Picture:
             self.owners[gid] = cell
 
     def own(self, cell: str, artists: Iterable[Artist]) -> None:
-        """These parts are of one cell."""
+        """Assign these artists to one cell."""
         for artist in artists if cell else ():
             gid = f"own{len(self.owners)}"
             artist.set_gid(gid)
@@ -89,7 +90,7 @@ class Picture:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """matplotlib's settings while a figure is drawn or written; what was set before is set again afterwards."""
+    """Apply matplotlib settings while a figure is drawn or written, and restore the previous ones."""
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the reader's own fonts have it
         yield
@@ -100,7 +101,7 @@ Drawing = tuple[Picture, Axes]
 
 @dataclass(frozen=True)
 class Sheet:
-    """A figure of one panel before anything is drawn on it: its name, title, caption and the names of its axes."""
+    """A figure of one panel before drawing: its name, title, caption and the names of its axes."""
 
     name: str
     title: str
@@ -112,7 +113,7 @@ class Sheet:
 
     @contextmanager
     def drawing(self) -> Iterator[Drawing]:
-        """The picture and its axes, to be drawn on in the style of the report."""
+        """The picture and its axes, ready for drawing in the style of the report."""
         with self.begun(self.height) as picture:
             axes = picture.figure.subplots()
             axes.set_xlabel(self.x)
@@ -127,7 +128,7 @@ class Sheet:
             grid = picture.figure.subplots(down, 2, sharex=True, sharey=True, squeeze=False)
             picture.figure.supylabel(self.y, fontsize=10)
             for axes in grid[-1]:
-                axes.set_xlabel(self.x.partition(" (")[0], fontsize=9)  # as much as a panel has room for
+                axes.set_xlabel(self.x.partition(" (")[0], fontsize=9)  # short enough for a panel
             found = list(grid.flat)
             for axes, name in zip(found, names, strict=False):
                 axes.set_title(clean(name, 34), fontsize=9, loc="left")
@@ -145,13 +146,13 @@ class Sheet:
 
 
 def look(place: int) -> dict[str, Any]:
-    """Colour and marker of the line at a place: no two of the first thirty-six are alike."""
+    """Colour and marker of the line at a position: distinct among the first thirty-six."""
     turn = place // len(COLOURS)
     return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[(place + turn) % len(MARKERS)]}
 
 
 def whole_numbers(axes: Axes, values: Sequence[float]) -> None:
-    """Ticks of the x axis at each of a few whole numbers, or at some of many."""
+    """Ticks of the x axis at each of a few integers, or at some of many."""
     if len(values) <= 12:
         axes.set_xticks(sorted(values))
     else:
@@ -159,7 +160,7 @@ def whole_numbers(axes: Axes, values: Sequence[float]) -> None:
 
 
 def legend(axes: Axes, columns: int = 2) -> None:
-    """The names of the lines under the figure, where no line can run."""
+    """A legend under the figure, clear of all lines."""
     axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=columns)
 
 
@@ -173,7 +174,7 @@ def points(
     cells: Sequence[str] = (),
     **look: Any,
 ) -> None:
-    """Markers, each with a text of its own, and owned by its cell; points without a number are left out."""
+    """Markers, each with its own tip and cell; points without a number are left out."""
     for a, b, text, cell in zip(x, y, tips, cells or [""] * len(tips), strict=True):
         if math.isfinite(a) and math.isfinite(b):
             picture.tip(axes.add_line(Line2D([a], [b], linestyle="none", **look)), text, cell)
@@ -191,10 +192,11 @@ def draw_line(
     bounds: tuple[str, str] | None = None,
     bars: Mapping[str, Any] | None = None,
 ) -> None:
-    """A column of rows over another, given as (x, y), as a line of markers.
+    """Draw one column of rows over another, given as (x, y), as a line of markers.
 
-    tip: what a point says, of its row or as a template with the row's numbers and `name`, which is that of the
-    line. bars: the look of its interval, `bounds` or `<y>_low` and `<y>_high`; None without one. owner: its cell.
+    tip: the text of a point, from its row or as a template with the row's numbers and `name`, the line's
+    name. bars: the style of its interval, `bounds` or `<y>_low` and `<y>_high`; None without one. owner: its
+    cell.
     """
     picture, axes = drawing
     x, y = (floats_in(rows, name) for name in columns)
@@ -209,7 +211,7 @@ def draw_line(
 
 
 class Fields(dict[str, Any]):
-    """What a template of a tip may name: some texts, and the numbers of a row."""
+    """The fields of a tip template: some texts, and the numbers of a row."""
 
     def __init__(self, row: Row, **texts: str) -> None:
         super().__init__(texts)
@@ -220,7 +222,7 @@ class Fields(dict[str, Any]):
 
 
 def float_in(row: Row, column: str) -> float:
-    """A column as a number; NaN where there is none."""
+    """A column as a number; NaN if missing."""
     value = row.get(column)
     try:
         return math.nan if value is None or value == "" else float(value)
@@ -233,13 +235,13 @@ def floats_in(rows: Sequence[Row], name: str) -> list[float]:
 
 
 def errors(value: Sequence[float], low: Sequence[float], high: Sequence[float]) -> list[list[float]]:
-    """Distances down and up, as error bars want them; none where there is no interval."""
+    """Distances down and up for error bars; NaN without an interval."""
     down = [v - a if v >= a else math.nan for v, a in zip(value, low, strict=True)]
     return [down, [b - v if b >= v else math.nan for v, b in zip(value, high, strict=True)]]
 
 
 def spread(values: Sequence[float], around: float, room: float = 0.08) -> tuple[float, float]:
-    """Limits of an axis that hold all finite values and `around`, with some room."""
+    """Axis limits that include all finite values and `around`, with a margin."""
     finite = [v for v in values if math.isfinite(v)] + [around]
     pad = room * ((max(finite) - min(finite)) or abs(around) or 1.0)
     return min(finite) - pad, max(finite) + pad
@@ -251,12 +253,12 @@ def bounds(row: Row) -> list[float]:
 
 
 def in_view(row: Row) -> list[float]:
-    """What an axis must hold of a speedup: its interval, but that of a few prompts, which may span decades."""
+    """The axis range of a speedup: its interval, except with few prompts, where it may span decades."""
     return bounds(row) if float_in(row, "draws") >= FEWEST else [float_in(row, "speedup")]
 
 
 def cut_ends(axes: Axes, cells: Sequence[tuple[float, Row]]) -> None:
-    """An arrow at the edge where the interval of a cell, given with its y, goes on beyond it."""
+    """An arrow at the edge where the interval of a cell, given with its y, continues beyond it."""
     left, right = axes.get_xlim()
     for y, row in cells:
         low, _, high = bounds(row)
@@ -272,14 +274,14 @@ def interval_tip(interval: Interval) -> str:
 
 
 def short(name: object, most: int = 34) -> str:
-    """A name that leaves room for the figure."""
+    """A name short enough for the figure."""
     text = clean(name, 200)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
-UNDATED: dict[str, dict[str, Any]] = {  # equal figures give equal bytes
+UNDATED: dict[str, dict[str, Any]] = {  # no dates, so that equal figures give equal bytes
     "png": {"dpi": DPI, "metadata": {"Software": None}},
     "pdf": {"metadata": {"CreationDate": None}},
     "svg": {"metadata": {"Date": None}},
@@ -287,14 +289,14 @@ UNDATED: dict[str, dict[str, Any]] = {  # equal figures give equal bytes
 
 
 def write(picture: Picture, file: Path | io.BytesIO, form: str) -> None:
-    """The figure as png, pdf or svg, without the time at which it was written."""
+    """Write the figure as png, pdf or svg, without a timestamp."""
     with style():
         picture.figure.savefig(file, format=form, **UNDATED[form])
 
 
 _SVG = "{http://www.w3.org/2000/svg}"
 _HREF = "{http://www.w3.org/1999/xlink}href"
-# What the page has in its own words, as it is light or dark; any other colour is the same on both.
+# Colours that the page replaces, as it is light or dark; other colours are fixed.
 _OF_THE_PAGE = {
     INK: "ink", "#000000": "ink", MUTED: "soft", GRID: "grid", PAPER: "paper",
     BLUE: "blue", ORANGE: "orange", GREEN: "green", PURPLE: "purple", SKY: "sky",
@@ -309,8 +311,8 @@ _USED = re.compile(r"url\(#([^)]+)\)")
 def svg(picture: Picture, prefix: str) -> str:
     """The figure as an <svg> element for an HTML page.
 
-    Without namespaces, metadata and document type, which HTML does not need; the ids that are referred to begin with
-    `prefix`, so that many figures fit on one page, the others are dropped.
+    Namespaces, metadata and document type are dropped, as HTML does not need them; ids in use get the
+    `prefix`, so that many figures fit on one page, and others are dropped.
     """
     buffer = io.BytesIO()
     write(picture, buffer, "svg")
@@ -330,7 +332,7 @@ def svg(picture: Picture, prefix: str) -> str:
 
 
 def _prune(root: ET.Element) -> None:
-    """Take out what a page has already: metadata, and a style that would hold for the whole page."""
+    """Remove metadata, and styles that would apply to the whole page."""
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag in {f"{_SVG}metadata", f"{_SVG}style"}:
@@ -353,7 +355,7 @@ def _rename(root: ET.Element, prefix: str) -> None:
 
 
 def _coloured(found: dict[str, str]) -> dict[str, str]:
-    """The attributes with the colours of the page; these are understood in styles alone."""
+    """The attributes with colours of the page, which must be in styles."""
     styles = [found.pop("style", "").strip().rstrip(";"), *(f"{k}: {found.pop(k)}" for k in _PAINT if k in found)]
     if text := "; ".join(filter(None, styles)):
         found["style"] = _HEX.sub(lambda hit: _COLOURS.get(hit[0].lower(), hit[0]), text)

@@ -1,7 +1,7 @@
-"""Figures of numbers over a setting: over the lookahead, the batch, the length of the prompts, the width of a pass.
+"""Figures of numbers over a setting: the lookahead, the batch, the prompt length, the width of a pass.
 
-Time, acceptance and the mean round are the three panels of Chen et al. 2023 (arXiv
-2302.01318), Figure 1. A function returns None where the rows do not hold what it would show.
+Time, acceptance and the mean round are the three panels of Chen et al. 2023 (arXiv 2302.01318), Figure 1. A
+function returns None if the rows lack its data.
 """
 
 import math
@@ -41,7 +41,7 @@ from specbench.wording import Row, clean, grouped, text_in, tokens_said
 
 Lines = Mapping[str, Sequence[Row]]  # the rows of one method in the order of K, by its name
 MILLISECONDS = 1000
-MOST_LINES = 3  # methods of one panel; of more, each has one of its own
+MOST_LINES = 3  # methods per panel; above this, each gets its own
 MOST_PANELS = 24
 K = "lookahead K (drafted tokens per round)"
 TIME = Sheet(
@@ -82,13 +82,12 @@ PHASES = (
     ("host", "round_host_ms", "#bdbdbd", "--"),
     ("update", "round_update_ms", PURPLE, ".."),
 )
-UPDATES = "round_update_ms"  # of drafts that learn; not shown of others
+UPDATES = "round_update_ms"  # only for drafts that learn
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A method over K: its rows, its axes with its look there, what a
-    line of it is called, and what the labels of several lines begin with."""
+    """A method over K: its rows, its axes and style, its name in a legend, and a prefix for labels."""
 
     name: str
     label: str
@@ -99,7 +98,7 @@ class Curve:
 
 
 def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The measured rows by method and schedule, each in the order of K, the fastest method first."""
+    """The measured rows by method and schedule, each in the order of K, fastest method first."""
     found: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda r: float_in(r, "k")):
         if math.isfinite(float_in(row, "speedup")):
@@ -108,14 +107,14 @@ def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def method(row: Row) -> str:
-    """A row's method as a legend names it; its schedule where that is not constant."""
+    """A row's method for a legend, with its schedule if not constant."""
     schedule = row.get("schedule") or "constant"
     ceiling = f" {row.get('confidence')}" if schedule == "confidence" else ""
     return clean(row.get("method"), 40) + ("" if schedule == "constant" else clean(f" ({schedule}{ceiling})", 40))
 
 
 def is_sweep(found: Lines) -> bool:
-    """Whether there is a curve over K to be drawn."""
+    """Whether there is a curve over K to draw."""
     return any(len(rows) > 1 for rows in found.values())
 
 
@@ -126,7 +125,7 @@ def looks(found: Lines) -> list[tuple[str, Sequence[Row], dict[str, Any]]]:
 
 @contextmanager
 def over_k(sheet: Sheet, found: Lines) -> Iterator[tuple[Picture, list[Curve]]]:
-    """The picture and a curve of every method: on one panel, or on one each where there are many methods."""
+    """The picture and a curve for every method: on one panel, or on one each if there are many methods."""
     if len(found) <= MOST_LINES:
         with sheet.drawing() as (picture, axes):
             whole_numbers(axes, sorted({float_in(row, "k") for row in every(found)}))
@@ -158,7 +157,7 @@ def every(found: Lines) -> list[Row]:
 
 
 def time_against_k(found: Lines) -> Picture | None:
-    """Milliseconds of a new token, of both arms."""
+    """Milliseconds per new token, for both arms."""
     if not is_sweep(found):
         return None
     with over_k(TIME, found) as (picture, curves):
@@ -191,7 +190,7 @@ def acceptance_against_k(found: Lines) -> Picture | None:
 
 
 def speedup_against_k(found: Lines) -> Picture | None:
-    """The measured speedup with its interval, and what both formulas say."""
+    """The measured speedup with its interval, and both predictions."""
     if not is_sweep(found):
         return None
     with over_k(SPEEDUP, found) as (picture, curves):
@@ -230,7 +229,7 @@ def speedup_tip(row: Row) -> str:
 
 
 def round_against_k(found: Lines) -> Picture | None:
-    """Milliseconds of a mean round against K: its phases where there is one method, its total where there are more."""
+    """Milliseconds of a mean round against K: its phases for one method, its total for several."""
     if not is_sweep(found):
         return None
     with over_k(MEAN_ROUND, found) as (picture, curves):
@@ -248,12 +247,12 @@ def round_against_k(found: Lines) -> Picture | None:
 
 
 def stacked(picture: Picture, axes: Axes, rows: Sequence[Row], x: Sequence[float], *, flat: bool = False) -> None:
-    """The phases of the mean round of each row, one on the other, from draft to host and what a draft learns."""
+    """Stack the phases of each row's mean round, from draft to host and draft updates."""
     base = [0.0] * len(rows)
     draw = axes.barh if flat else axes.bar
     learns = any(float_in(row, UPDATES) > 0 for row in rows)
     for phase, name, colour, hatch in (one for one in PHASES if learns or one[1] != UPDATES):
-        parts = [v if v > 0 else 0.0 for v in floats_in(rows, name)]  # unknown, or a clock's rounding below zero
+        parts = [v if v > 0 else 0.0 for v in floats_in(rows, name)]  # unknown, or negative by clock rounding
         look = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5, "label": phase}
         bars = draw(x, parts, 0.72, base, **look)  # type: ignore[arg-type]
         for bar, row, part in zip(bars, rows, parts, strict=True):
@@ -284,7 +283,7 @@ SPEEDUP_BATCH = Sheet(
 
 
 def over_batches(rows: Sequence[Row]) -> list[Picture]:
-    """Throughput and speedup over the batch; empty where fewer than two batches have numbers."""
+    """Throughput and speedup over the batch; empty with fewer than two measured batches."""
     measured = [row for row in rows if math.isfinite(float_in(row, "speedup"))]
     groups = grouped(sorted(measured, key=lambda row: float_in(row, "batch")), lookahead)
     found = {f"K = {lookahead(group[0])}": group for group in groups}
@@ -319,7 +318,7 @@ def throughput_against_batch(found: Lines) -> Picture:
 
 
 def speedup_against_batch(found: Lines) -> Picture:
-    """The measured speedup with its interval, and where the costs of the largest batch say that it will be 1."""
+    """The measured speedup with its interval, and the break-even batch by the costs of the largest batch."""
     with over_batch(SPEEDUP_BATCH, found) as drawing:
         _, axes = drawing
         axes.axhline(1, color=INK, linewidth=1)
@@ -353,12 +352,14 @@ LINES = Sheet(
     CONTEXT,
     "speedup over the baseline",
 )
-SHADES = "PuOr"  # orange to violet, which readers without red or green tell apart
+SHADES = "PuOr"  # orange to violet, distinguishable for colour-blind readers
 
 
 def over_contexts(rows: Sequence[Row]) -> list[Picture]:
-    """A map of length and lookahead, where there are several lookaheads, and
-    lines over the length; empty where fewer than two lengths have numbers."""
+    """A map of length and lookahead, for several lookaheads, and lines over the length.
+
+    Empty with fewer than two measured lengths.
+    """
     measured = [row for row in rows if math.isfinite(float_in(row, "speedup"))]
     if len({row["context"] for row in measured}) < 2:
         return []
@@ -366,7 +367,7 @@ def over_contexts(rows: Sequence[Row]) -> list[Picture]:
 
 
 def speedup_map(rows: Sequence[Row]) -> Picture:
-    """One tile per cell with its speedup; what was not measured stays blank."""
+    """One tile per cell with its speedup; unmeasured tiles stay blank."""
     names, lengths = lookaheads(rows), sorted({row["context"] for row in rows})
     widest = max(abs(math.log(row["speedup"])) for row in rows) or 1.0
     norm = TwoSlopeNorm(1.0, math.exp(-widest) - 1e-9, math.exp(widest) + 1e-9)

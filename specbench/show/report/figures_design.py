@@ -1,6 +1,4 @@
-"""Figures of a draft design: latency against depth at equal
-parameters, and tokens per round against the cost ratio c.
-"""
+"""Figures of a draft design: latency against depth at equal parameters, and tokens per round against cost ratio c."""
 
 import math
 from collections.abc import Sequence
@@ -50,12 +48,12 @@ TOKENS = Sheet(
 
 
 def figures(rows: Sequence[Row]) -> list[Picture]:
-    """All figures that these rows have numbers for."""
+    """All figures for which these rows have data."""
     return [picture for picture in (latency_against_depth(rows), tokens_against_c(rows)) if picture is not None]
 
 
 def by_budget(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows of one budget together, each in the order of depth; small budgets first."""
+    """Rows by budget, each group in the order of depth; small budgets first."""
     ordered = sorted(rows, key=lambda row: (float_in(row, "budget"), float_in(row, "layers")))
     return grouped(ordered, lambda row: float_in(row, "budget"))
 
@@ -113,9 +111,9 @@ def tokens_against_c(rows: Sequence[Row]) -> Picture | None:
 
 
 # --- plots pair -------------------------------------------------------------------------------------------------------
-# The figure of two runs: the speedup of every cell in both, under each other.
+# The figure of two runs: the speedup of every cell in both, one below the other.
 
-MOST_PAIRS = 40  # cells of one figure
+MOST_PAIRS = 40  # maximum number of cells
 OFFSETS = (-0.16, 0.16)
 SHEET = Sheet(
     "two-runs",
@@ -130,7 +128,7 @@ RowPair = tuple[Row, Row]
 
 
 def two_runs(names: Sequence[str], cells: Sequence[tuple[str, RowPair]]) -> Picture | None:
-    """The cells as (name, rows of both runs); None where no cell has a speedup in both."""
+    """The cells as (name, rows of both runs); None if no cell has a speedup in both."""
     shown = [one for one in cells if all(math.isfinite(float_in(row, "speedup")) for row in one[1])][:MOST_PAIRS]
     if not shown:
         return None

@@ -1,6 +1,6 @@
-"""Figures with a line for every cell, the fastest first: speedup, throughput, latency, memory, phases, positions.
+"""Figures with a line for every cell, fastest first: speedup, throughput, latency, memory, phases, positions.
 
-Rows are those of results.csv; a function returns None where they do not hold what it would show.
+Rows are those of results.csv; a function returns None if they lack its data.
 """
 
 import math
@@ -45,9 +45,9 @@ from specbench.show.tables import by_speedup, is_lossy
 from specbench.show.text import lookahead, method_name
 from specbench.wording import Row, clean, text_in
 
-MOST = 60  # lines of one figure
-NAME = 34  # characters of a name that leave room for the figure
-ROOM = 0.26  # inches of a line
+MOST = 60  # maximum number of lines
+NAME = 34  # characters of a name, to leave room for the figure
+ROOM = 0.26  # inches per line
 GB = 1e9
 RANKING = Sheet(
     "by-speedup",
@@ -74,8 +74,8 @@ BY_POSITION = Sheet(
     "accepted ÷ tested",
 )
 OF_A_MAP = " Methods by speedup; darker is more."
-MOST_LINES = 6  # cells that are lines; of more, lines would hide each other
-NUMBERED = 12  # positions that leave room for numbers
+MOST_LINES = 6  # cells drawn as lines; more would hide each other
+NUMBERED = 12  # positions that still fit numbers
 INTERVALS = Sheet(
     "intervals",
     "All cells side by side",
@@ -89,7 +89,7 @@ INTERVALS = Sheet(
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number of every cell and of the baseline. high: where its 95th percentile stands; scale: of a unit shown."""
+    """A quantity of every cell and of the baseline. high: column of its 95th percentile; scale: per shown unit."""
 
     sheet: Sheet
     column: str
@@ -98,7 +98,7 @@ class Quantity:
     scale: float = 1.0
 
     def of(self, row: Row, arm: str = "") -> tuple[float, float]:
-        """The number of an arm, "" or "baseline_", and its 95th percentile."""
+        """The value for an arm, "" or "baseline_", and its 95th percentile."""
         high = float_in(row, f"{arm}{self.high}") if self.high else math.nan
         return float_in(row, f"{arm}{self.column}") / self.scale, high / self.scale
 
@@ -139,12 +139,12 @@ QUANTITIES = tuple(
 
 
 def ordered(rows: Sequence[Row]) -> list[Row]:
-    """The measured cells, the fastest method first; of one method in the order of K."""
+    """The measured cells, fastest method first; within a method in the order of K."""
     return by_speedup([row for row in rows if math.isfinite(float_in(row, "speedup"))])[:MOST]
 
 
 def cell_label(row: Row, rows: Sequence[Row]) -> str:
-    """A cell beside a figure: what distinguishes it, and whether it is lossy."""
+    """A cell's label: what distinguishes it, and whether it is lossy."""
     several = [len({name(one) for one in rows}) > 1 for name in (method_name, lookahead)]
     parts = [method_name(row)] * several[0] + [f"K = {lookahead(row)}"] * (several[1] or not several[0])
     name, mark = ", ".join(parts), " (lossy)" * is_lossy(row)
@@ -153,7 +153,7 @@ def cell_label(row: Row, rows: Sequence[Row]) -> str:
 
 
 def name_rows(picture: Picture, axes: Axes, rows: Sequence[Row], above: Sequence[str] = ()) -> None:
-    """The names of lines beside the y axis, the first at the top; each is owned by its cell. above: lines of none."""
+    """Label the lines on the y axis, the first at the top; each is owned by its cell. above: unowned lines on top."""
     names = [*above, *(cell_label(row, rows) for row in rows)]
     axes.set_yticks(range(len(names)), names, fontsize=9 if len(names) <= 30 else 8)
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -162,7 +162,7 @@ def name_rows(picture: Picture, axes: Axes, rows: Sequence[Row], above: Sequence
 
 
 def ranking(rows: Sequence[Row]) -> Picture | None:
-    """The speedup of every cell with its interval and the prediction; None where there is one method alone."""
+    """The speedup of every cell with its interval and the prediction; None for a single method."""
     shown = ordered(rows)
     if len({method_name(row) for row in shown}) < 2:
         return None
@@ -181,7 +181,7 @@ def ranking(rows: Sequence[Row]) -> Picture | None:
 
 
 def rank(picture: Picture, axes: Axes, row: Row, place: int) -> None:
-    """One cell: its interval, its mark, the prediction, and the number at the right edge."""
+    """Draw one cell: its interval, its marker, the prediction, and the number at the right edge."""
     (low, value, high), predicted = bounds(row), float_in(row, "speedup_predicted")
     cell, own = text_in(row, "cell"), {"color": BLUE, "marker": "o", "fillstyle": "none" if is_lossy(row) else "full"}
     bars = errors([value], [low], [high])
@@ -195,7 +195,7 @@ def rank(picture: Picture, axes: Axes, row: Row, place: int) -> None:
 
 
 def quantities(rows: Sequence[Row]) -> list[Picture]:
-    """Throughput, latency and memory of several cells, each where it is known."""
+    """Throughput, latency and memory of several cells, if known."""
     shown = ordered(rows) if len(rows) > 1 else []
     return [bars_of(shown, one) for one in QUANTITIES if any(math.isfinite(one.of(row)[0]) for row in shown)]
 
@@ -227,7 +227,7 @@ def bar(
     found: tuple[float, float],
     **look: Any,
 ) -> None:
-    """The bar of one arm with its number; `named`: what it shows, of whom, and the cell that owns it."""
+    """Draw the bar of one arm with its number; `named`: the quantity, the arm, and the owning cell."""
     (quantity, name, cell), (value, high) = named, found
     if not math.isfinite(value):
         return
@@ -240,7 +240,7 @@ def bar(
 
 
 def phases(found: Lines) -> Picture | None:
-    """The phases of the mean round of every cell, where the figure over K does not show them."""
+    """The phases of the mean round of every cell, unless the figure over K shows them."""
     rows = every(found)
     if not any(map(math.isfinite, floats_in(rows, "round_draft_ms"))) or (is_sweep(found) and len(found) == 1):
         return None
@@ -294,7 +294,7 @@ def one_run(picture: Picture, axes: Axes, cells: Sequence[tuple[int, str, Row]],
 def acceptance_by_position(found: Lines, tested: Sequence[int]) -> Picture | None:
     """Conditional acceptance at each position of the draft, a line for every cell.
 
-    `tested[i]` says how often position i + 1 was tested over all rows; it may be empty.
+    `tested[i]` is how often position i + 1 was tested over all rows; it may be empty.
     """
     rows = [row for rows in found.values() for row in rows if math.isfinite(float_in(row, "acceptance_at_1"))]
     if not rows:
@@ -312,7 +312,7 @@ def acceptance_by_position(found: Lines, tested: Sequence[int]) -> Picture | Non
 
 
 def map_of(rows: Sequence[Row], tested: Sequence[int]) -> Picture:
-    """A line of tiles for every cell, a tile for every position."""
+    """A row of tiles for every cell, with a tile for every position."""
     longest = max(len(positions(row)) for row in rows)
     sheet = replace(BY_POSITION, caption=BY_POSITION.caption + OF_A_MAP, y="", height=1.3 + 0.26 * len(rows))
     with sheet.drawing() as (picture, axes):
@@ -326,7 +326,7 @@ def map_of(rows: Sequence[Row], tested: Sequence[int]) -> Picture:
 
 
 def tiles(drawing: Drawing, row: Row, place: int, *, numbered: bool) -> None:
-    """The line of one cell: light where little is accepted, dark where much is."""
+    """Draw the tiles of one cell: light for low acceptance, dark for high."""
     picture, axes = drawing
     for position, value in enumerate(positions(row), start=1):
         shade = colormaps["YlGnBu"](0.5 * min(max(value, 0.0), 1.0))  # light enough for its number
@@ -339,8 +339,8 @@ def tiles(drawing: Drawing, row: Row, place: int, *, numbered: bool) -> None:
 
 
 def cell_by_position(drawing: Drawing, row: Row, name: str, place: int, cells: int) -> None:
-    """The line of one of so many cells; the shades of all of them go from dark to light."""
-    shade = colormaps["cividis"](0.3 + 0.5 * place / max(cells - 1, 1))  # seen on light pages and on dark ones
+    """Draw the line of one cell; shades range from dark to light over all cells."""
+    shade = colormaps["cividis"](0.3 + 0.5 * place / max(cells - 1, 1))  # visible on light and on dark pages
     places = [{"position": place, "accepted": value} for place, value in enumerate(positions(row), start=1)]
     own = {"color": shade, "marker": MARKERS[place % len(MARKERS)], "markersize": 4, "linewidth": 1.1}
     draw_line(
@@ -350,13 +350,13 @@ def cell_by_position(drawing: Drawing, row: Row, name: str, place: int, cells: i
 
 
 def position_ticks(axes: Axes, longest: int, tested: Sequence[int]) -> None:
-    """Ticks at the positions, or at some of many, each with how often it was tested."""
+    """Ticks at the positions, or at some of many, each with its number of tests."""
     ticks = range(1, longest + 1, 1 if longest <= 12 else -(-longest // 10))
     axes.set_xticks(ticks, [f"{t}\nn {tested[t - 1]:,}" if t <= len(tested) else str(t) for t in ticks], fontsize=8)
 
 
 def positions(row: Row) -> list[float]:
-    """acceptance_at_1, _2, … of a row, as far as it has them."""
+    """acceptance_at_1, _2, … of a row, as far as present."""
     found: list[float] = []
     while math.isfinite(value := float_in(row, f"acceptance_at_{len(found) + 1}")):
         found.append(value)

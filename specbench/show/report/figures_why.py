@@ -1,6 +1,6 @@
-"""Figures of the reasons: the waterfall, the cost of a pass, categories, prompts in time, and beliefs of schedules.
+"""Explanatory figures: the waterfall, the cost of a pass, categories, prompts over time, and predicted acceptance.
 
-A function returns None where the rows do not hold what it would show.
+A function returns None if the rows lack its data.
 """
 
 import math
@@ -42,7 +42,7 @@ from specbench.show.table import unbroken
 from specbench.show.text import NOTHING, cell_text
 from specbench.wording import Row
 
-DRAFT = "draft"  # the model whose width is a number of tokens drafted one after the other
+DRAFT = "draft"  # for this model, width is the number of tokens drafted sequentially
 WATERFALL = Sheet(
     "waterfall",
     "",
@@ -73,7 +73,7 @@ PASSING = Sheet(
 
 
 def waterfall(row: Row) -> Picture | None:
-    """From the formula to the measured speedup of one cell; None where its run has no such terms."""
+    """From the formula to the measured speedup of one cell; None if its run lacks these terms."""
     steps = steps_of([row])
     values = [float_in(row, name) for _, name, _ in steps]
     if not all(map(math.isfinite, values)):
@@ -88,7 +88,7 @@ def waterfall(row: Row) -> Picture | None:
         axes.set_yticks(range(len(steps)), [label for label, _, _ in steps])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
-        low, high = spread(levels(steps, values), values[0], 0.06)  # from term to term, as small as they are
+        low, high = spread(levels(steps, values), values[0], 0.06)  # zoomed to the terms, which are small
         axes.set_xlim(low, high + 0.14 * (high - low))  # room for the last label
         if low < 1 < high:
             axes.axvline(1, color=INK, linewidth=1)
@@ -96,7 +96,7 @@ def waterfall(row: Row) -> Picture | None:
 
 
 def step(picture: Picture, axes: Axes, place: int, label: str, value: float, level: float, *, whole: bool) -> float:
-    """Draw one line of the waterfall, which has reached `level`; the level after it."""
+    """Draw one line of the waterfall from `level`; returns the next level."""
     after = value if whole else level + value
     if whole:
         points(picture, axes, [after], [place], [f"{label}: {value:.4f}×"], color=BLUE, marker="D", markersize=7)
@@ -110,7 +110,7 @@ def step(picture: Picture, axes: Axes, place: int, label: str, value: float, lev
 
 
 def steps_of(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:
-    """The steps of the waterfalls of some cells, in the words of the terminal."""
+    """The steps of some cells' waterfalls, in the words of the terminal."""
     return [(unbroken(label), column, whole) for label, column, whole in stages_of(rows)]
 
 
@@ -126,7 +126,7 @@ def levels(steps: Sequence[tuple[str, str, bool]], values: Sequence[float]) -> l
 
 
 def cost_against_width(rows: Sequence[Row], model: str) -> Picture | None:
-    """Milliseconds of a pass of one model against the tokens fed in it, a line for every context length."""
+    """Milliseconds of a pass of one model against its number of tokens, a line for every context length."""
     own = [r for r in rows if r.get("model") == model and math.isfinite(float_in(r, "milliseconds"))]
     if not own:
         return None
@@ -142,7 +142,7 @@ def cost_against_width(rows: Sequence[Row], model: str) -> Picture | None:
 
 
 def curve(drawing: Drawing, rows: Sequence[Row], label: str, own: Mapping[str, Any]) -> None:
-    """The costs at one length of the context; dashed, up to where a pass of the target counts as free."""
+    """The costs at one context length; dashed, up to where a target pass counts as free."""
     tip, bars = "{name}, {width:g} tokens: {milliseconds:.3f} ms, v = {v:.3f}", {"capsize": 2, "elinewidth": 1}
     draw_line(drawing, rows, ("width", "milliseconds"), tip, label, own, bounds=("low", "high"), bars=bars)
     if float_in(rows[0], "width") == 1 and rows[0].get("model") != DRAFT:
@@ -153,8 +153,8 @@ def curve(drawing: Drawing, rows: Sequence[Row], label: str, own: Mapping[str, A
 # --- categories of prompts --------------------------------------------------------------------------------------------
 
 
-MOST = 60  # categories of one figure
-CELLS = len(MARKERS)  # cells of one figure: as many as have a colour and a marker of their own
+MOST = 60  # maximum number of categories
+CELLS = len(MARKERS)  # maximum number of cells: as many as have distinct colours and markers
 NOTE = (
     "Ratio of totals over the prompts of a category, with its 95 % interval over them; the number of prompts stands in "
     "brackets. A category with one prompt is not drawn: one prompt is no category. An interval that leaves the figure "
@@ -167,7 +167,7 @@ CATEGORIES = {  # by their columns
 
 
 def by_category(lines: Mapping[str, Sequence[Row]], column: str = "speedup") -> Picture | None:
-    """One row of markers per category, a marker per cell; None for fewer than two categories that can be drawn.
+    """One row of markers per category, a marker per cell; None for fewer than two drawable categories.
 
     column: one of `CATEGORIES`.
     """
@@ -176,7 +176,7 @@ def by_category(lines: Mapping[str, Sequence[Row]], column: str = "speedup") -> 
     kinds = sorted(prompts)[:MOST]
     if len(kinds) < 2:
         return None
-    step = 0.26 * max(len(shown), 1) + 0.12  # inches of a category
+    step = 0.26 * max(len(shown), 1) + 0.12  # inches per category
     with replace(CATEGORIES[column], height=1.4 + step * len(kinds)).drawing() as (picture, axes):
         for place, (name, rows) in enumerate(shown.items()):
             middle = (place - (len(shown) - 1) / 2) * 0.8 / len(shown)
@@ -193,12 +193,12 @@ def by_category(lines: Mapping[str, Sequence[Row]], column: str = "speedup") -> 
 
 
 def drawable(rows: Sequence[Row], column: str) -> list[Row]:
-    """The categories with several prompts and a number; a speedup is blank where prompts shared their time."""
+    """The categories with several prompts and a number; a speedup is blank if prompts shared their time."""
     return [row for row in several(rows) if math.isfinite(float_in(row, column))]
 
 
 def reach(row: Row, column: str) -> list[float]:
-    """What the x axis must hold of a category: its interval, but that of a few prompts, which may span decades."""
+    """The x range of a category: its interval, except with few prompts, where it may span decades."""
     ends = ("_low", "", "_high") if row["draws"] >= FEWEST else ("",)
     return [float_in(row, f"{column}{end}") for end in ends]
 
@@ -224,7 +224,7 @@ def value(row: Row, column: str) -> str:
     return shown if interval == NOTHING else f"{shown} [{interval}]"
 
 
-# --- prompts in time --------------------------------------------------------------------------------------------------
+# --- prompts over time ------------------------------------------------------------------------------------------------
 
 
 FLAGS = (("", BLUE, "o", "usual"), ("mild", YELLOW, "^", "mild outlier"), ("severe", ORANGE, "X", "severe outlier"))
@@ -239,7 +239,7 @@ OVER_TIME = Sheet(
 
 
 def over_time(samples: Sequence[Row]) -> Picture | None:
-    """The speedup of every prompt of one cell in the order in which they were decoded, and the load of the machine."""
+    """The speedup of every prompt of one cell in the order of decoding, and the load of the machine."""
     shown = sorted((s for s in samples if math.isfinite(float_in(s, "speedup"))), key=lambda s: float_in(s, "turn"))
     if len(shown) < 2:
         return None
@@ -262,7 +262,7 @@ def prompt_tip(sample: Row, flag: str) -> str:
 
 
 def load(axes: Axes, samples: Sequence[Row]) -> None:
-    """The load average as a grey line with its own axis, where it was recorded."""
+    """The load average as a grey line with its own axis, if recorded."""
     values = floats_in(samples, "load_average")
     if any(map(math.isfinite, values)):
         other = axes.twinx()
@@ -292,7 +292,7 @@ RELIABILITY = Sheet(
 
 @dataclass(frozen=True)
 class Curve:
-    """The curve of a cell: the cell's name and key, its calibration error, and that of as many exact beliefs."""
+    """The curve of a cell: name and key, calibration error, and the error expected of exact predictions."""
 
     name: str
     cell: str
@@ -301,7 +301,7 @@ class Curve:
     rows: Sequence[Row]
 
     def tip(self, row: Row) -> str:
-        """What a point says."""
+        """The text of a point."""
         return (
             f"{short(self.name, 60)}, {row['low']:.1f}–{row['high']:.1f}: {row['believed']:.3f} believed, "
             f"{row['accepted']:.3f} accepted, {row['tests']:,} tokens"
@@ -309,7 +309,7 @@ class Curve:
 
 
 def reliability(curves: Sequence[Curve]) -> Picture | None:
-    """The curves of some cells and their tests below, the first few; None where there are none."""
+    """The curves of the first few cells with their tests below; None without curves."""
     if not curves:
         return None
     with RELIABILITY.begun(RELIABILITY.height) as picture:
@@ -325,7 +325,7 @@ def reliability(curves: Sequence[Curve]) -> Picture | None:
 
 
 def draw_curve(drawing: Drawing, lower: Axes, one: Curve, own: Mapping[str, Any]) -> None:
-    """The curve of one cell, every point with its numbers, and how many tests are behind each."""
+    """Draw the curve of one cell, every point with its numbers, and its number of tests."""
     label = f"{short(one.name, 40)}: ECE {one.error:.3f} ({one.if_exact:.3f})"
     draw_line(drawing, one.rows, ("believed", "accepted"), one.tip, label, own, owner=one.cell)
     drawing[0].own(one.cell, lower.plot(floats_in(one.rows, "believed"), floats_in(one.rows, "tests"), **own))

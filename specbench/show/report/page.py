@@ -1,8 +1,7 @@
 """`report.html`: the parts of a report as one file that needs no network and loads nothing.
 
-One script of the package sorts and hides lines of tables; the policy of the
-page allows it by its hash, and no other. Every value that a template prints
-is stripped of control characters and escaped, whoever wrote the template.
+One script of the package sorts and hides table lines; the page's policy allows only it, by its hash. Every
+value in a template is stripped of control characters and escaped.
 """
 
 import base64
@@ -53,10 +52,10 @@ def write_report(
     pdf: bool = False,
     note: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Write the report on folders of runs, calibrations and designs, and its figures as files beside it; the file.
+    """Write the report on folders of runs, calibrations and designs, and its figures next to it; returns the file.
 
-    Default: report.html in the first folder. png, svg, pdf: the forms of the figures' files. note: called
-    with what a user should know. UsageError if a folder is not a run, or the file cannot be written.
+    Default: report.html in the first folder. png, svg, pdf: formats of the figure files. note: called with
+    notes for the user. UsageError if a folder is not a run, or the file cannot be written.
     """
     parts = [part_of(path) for path in paths]
     for line in (line for part in parts if isinstance(part, RunPart) for line in part.edited):
@@ -78,13 +77,13 @@ def write_report(
 
 
 def part_of(path: Path) -> Part:
-    """What a folder holds, as a part of a report."""
+    """The report part of a folder."""
     if (path / POINTS).is_file():
         return calibration_part(path)
     return design_part(path) if is_design(path) else run_part(path)
 
 
-CONTENTS: dict[str, Any] = {  # what the template may use besides the parts
+CONTENTS: dict[str, Any] = {  # template variables besides the parts
     "lines_of": report_lines,
     "steps_of": steps_of,
     "level_labels": list(map(unbroken, LEVEL_HEADER)),
@@ -105,13 +104,13 @@ CONTENTS: dict[str, Any] = {  # what the template may use besides the parts
 
 
 class Album:
-    """The figures of a page, each under a unique name: of its file, and of its ids on the page."""
+    """The figures of a page, each with a unique name for its file and its ids on the page."""
 
     def __init__(self) -> None:
         self.pictures: dict[str, Picture] = {}
 
     def add(self, picture: Picture, *places: str) -> Markup:
-        """The figure as SVG to be inlined; `places` (run, data set) make its name."""
+        """The figure as inline SVG; `places` (run, data set) make its name."""
         stem = "-".join([*(folder.slug(place) for place in places if place), picture.name])
         names = (stem if n == 1 else f"{stem}-{n}" for n in range(1, 10_000))
         name = next(name for name in names if name not in self.pictures)
@@ -120,7 +119,7 @@ class Album:
 
 
 def rendered(parts: Sequence[Part], album: Album) -> str:
-    """The page. Equal parts give equal bytes: nothing on it depends on when or where it was made."""
+    """The page. Equal parts give equal bytes: nothing depends on when or where it was made."""
     runs = [part for part in parts if isinstance(part, RunPart)]
     return (
         environment()
@@ -139,7 +138,7 @@ def rendered(parts: Sequence[Part], album: Album) -> str:
 
 @cache
 def environment() -> Environment:
-    """Templates of the package; autoescape on, and `printable` around everything that they print."""
+    """Templates of the package, with autoescape, and `printable` applied to all values."""
     found = Environment(
         loader=PackageLoader("specbench", "assets/report"),
         autoescape=True,

@@ -1,7 +1,7 @@
-"""The questions that a run answers, as data for its report: one pair on one data set under one distribution each.
+"""The questions of a run, as data for its report: one pair on one data set under one sampling distribution each.
 
-The cells of a question differ in method, schedule and K. Many of them are lines
-of one table, the fastest first, which the script of the page sorts and hides.
+The cells of a question differ in method, schedule and K. If there are many, they are lines of one table,
+fastest first, which the script of the page sorts and hides.
 """
 
 import math
@@ -42,7 +42,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Line:
-    """A cell: its row, what names it, and the style of its mark. unit: what is hidden with it."""
+    """A cell: its row, its name, and the style of its mark. unit: the group it is hidden with."""
 
     row: Row
     names: Sequence[str]
@@ -53,7 +53,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Ranked:
-    """The cells of a question as lines: the labels of what names them, and their numbers as labels and columns."""
+    """The cells of a question as lines: labels of the naming columns, and labels and columns of numbers."""
 
     keys: Sequence[str]
     columns: Sequence[tuple[str, str]]
@@ -62,10 +62,10 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Question:
-    """The cells that answer one question, what they say, and their figures.
+    """The cells of one question, their verdict, and their figures.
 
-    The waterfall and the figures of prompts are of `best`, the cell that the verdict names; `ranked` are many
-    cells as lines. `categories` are the lines by category of every cell that has several, by the cell's name.
+    The waterfall and the figures of prompts are of `best`, the cell that the verdict names; `ranked` has many
+    cells as lines. `categories` are the lines by category of every cell with several, by the cell's name.
     """
 
     heading: str
@@ -83,7 +83,7 @@ def questions(cells: Sequence[Cell], rows: Sequence[Row], command: str) -> list[
     groups = grouped(zip(cells, rows, strict=True), lambda pair: key(pair[1]))
     asked = dict.fromkeys(key(r) for r in rows if text_in(r, "method") != BASELINE)
     verdicts = dict(zip(asked, recommend(with_command(rows, command)), strict=True))
-    apart = [name for name in QUESTION if name in SETTINGS and varies(rows, name)]  # besides the data set
+    apart = [name for name in QUESTION if name in SETTINGS and varies(rows, name)]  # in addition to the data set
     return [question([c for c, _ in g], [r for _, r in g], verdicts.get(key(g[0][1])), apart) for g in groups]
 
 
@@ -94,7 +94,7 @@ def key(row: Row) -> tuple[str, ...]:
 def question(
     cells: Sequence[Cell], rows: Sequence[Row], found: Recommendation | None, apart: Sequence[str]
 ) -> Question:
-    """One question; `apart` are the settings that distinguish it from the others on the same data set."""
+    """One question; `apart` are the settings that distinguish it from others on the same data set."""
     varying = [s for s in SETTINGS if varies(rows, s)]
     best = best_of(cells, rows, found)
     return Question(
@@ -122,7 +122,7 @@ def identity(found: Recommendation | RunSpec) -> tuple[str, str, float | None, i
 
 
 def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] | None) -> Iterator[Picture]:
-    """The figures of a question, those that its cells have the numbers for."""
+    """The figures of a question for which its cells have data."""
     lines = figures_by_k.by_method(rows)
     found = [
         figures_methods.ranking(rows),
@@ -147,7 +147,7 @@ def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] 
 
 
 def curves(cells: Sequence[Cell], rows: Sequence[Row]) -> list[figures_why.Curve]:
-    """What the schedules of the cells believed, the fastest cell first; none of those that believe nothing."""
+    """Reliability curves of the cells, fastest first; without cells that predict no acceptance."""
     ordered = sorted(zip(rows, cells, strict=True), key=lambda one: -float_in(one[0], "speedup"))
     return [
         figures_why.Curve(
@@ -159,7 +159,7 @@ def curves(cells: Sequence[Cell], rows: Sequence[Row]) -> list[figures_why.Curve
 
 
 def tested(cells: Sequence[Cell]) -> list[int]:
-    """How often each position of a draft was tested, over all cells."""
+    """The number of tests of each draft position, over all cells."""
     counts = [r.tested for c in cells if c.status in MEASURED for s in c.samples for r in s.method.rounds]
     return [sum(count >= i for count in counts) for i in range(1, max(counts, default=0) + 1)]
 
@@ -174,7 +174,7 @@ def by_category(cells: Sequence[Cell], rows: Sequence[Row]) -> list[tuple[str, S
 
 
 def fastest_of_methods(cells: Sequence[Cell], rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
-    """The lines by category of the fastest cell of every method, the fastest method first."""
+    """The lines by category of the fastest cell of every method, fastest method first."""
     measured = [pair for pair in zip(cells, rows, strict=True) if math.isfinite(float_in(pair[1], "speedup"))]
     ordered = sorted(measured, key=lambda pair: -float_in(pair[1], "speedup"))
     best = [group[0] for group in grouped(ordered, lambda pair: text_in(pair[1], "method"))]
@@ -187,13 +187,13 @@ def setting(row: Row, name: str) -> str:
 
 
 def varies(rows: Sequence[Row], setting: str) -> bool:
-    """Whether rows differ in a setting; a cell that failed early has nothing resolved, which does not count."""
+    """Whether rows differ in a setting; early failures, which resolved nothing, do not count."""
     found = {text_in(row, setting) for row in rows}
     return len(found - {""} if setting.endswith("_resolved") else found) > 1
 
 
 def label(row: Row, rows: Sequence[Row]) -> str:
-    """What distinguishes the cell of a row among `rows`: its lookahead, and the settings that vary."""
+    """The distinguishing label of a row among `rows`: its lookahead, and the settings that vary."""
     names = {
         "dataset": short_dataset(text_in(row, "dataset")),
         "method": text_in(row, "method"),
@@ -205,7 +205,7 @@ def label(row: Row, rows: Sequence[Row]) -> str:
 
 
 def ranked(rows: Sequence[Row]) -> Ranked | None:
-    """The cells of a question by speedup; None of so few that they stand beside each other."""
+    """The cells of a question by speedup; None for few cells, which are shown side by side."""
     shown = by_speedup(rows)
     if len(shown) <= FEW:
         return None
@@ -220,20 +220,20 @@ def ranked(rows: Sequence[Row]) -> Ranked | None:
 
 
 def units_of(rows: Sequence[Row]) -> Mapping[str, str]:
-    """What readers hide and show, by cell: methods where there are several, else lookaheads."""
+    """The group to hide and show, by cell: methods if there are several, else lookaheads."""
     several = len(set(map(method_name, rows))) > 1
     return {text_in(row, "cell"): method_name(row) if several else f"K {lookahead(row)}" for row in rows}
 
 
 def known(row: Row, name: str) -> bool:
-    """Whether a cell has the number; the distance is that of lossy methods alone."""
+    """Whether a cell has the number; the distance only for lossy methods."""
     if name == "law_distance" and not is_lossy(row):
         return False
     return math.isfinite(float_in(row, name.replace("_interval", "_low")))
 
 
 def mark(row: Row, ends: tuple[float, float]) -> str:
-    """Where the speedup, its interval and 1 lie between the ends of all, as properties of a style; empty of none."""
+    """Positions of the speedup, its interval and 1 in the range of all cells, as CSS; empty without a speedup."""
     low, value, high = bounds(row)
     if not math.isfinite(value):
         return ""
