@@ -76,9 +76,8 @@ EXHAUSTED = ("allocate memory", "unable to mmap", "failed to map segment", "bad_
 def out_of_memory(error: BaseException) -> bool:
     """Whether an exception or one of its causes reports that memory ran out.
 
-    A failure inside a graph capture ends in another exception. On a CPU, torch and the loader of shared
-    libraries raise no specific one. torch's error for devices is recognised by name, so that torch need not
-    be loaded.
+    A failure inside a graph capture ends in another exception. On a CPU, torch and the loader of shared libraries raise
+    no specific one. torch's error for devices is recognised by name, so that torch need not be loaded.
     """
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if named or any(words in str(error).lower() for words in EXHAUSTED):

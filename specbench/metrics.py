@@ -33,13 +33,12 @@ class LevelCounts:
 class RoundCounts:
     """One round of one sequence: drafted, tested and accepted levels, emitted tokens (correction or bonus included).
 
-    drafted: all drafted levels, because each costs the same; surplus: drafted levels after the end of the
-    sequence, which cannot be accepted. overlap[i]: the chance that the verifier accepts level i + 1 given
-    that it is tested, Σ min(p, q) for `Rejection`, Σ p·q for `TokenMatch`. nodes: drafted tokens in the
-    target's pass, in a tree more than levels; 0 if not counted. distance: total variation distance from the
-    target's distribution, summed over the emitted tokens. inner[i]: the rounds of level i + 2 of a nest.
-    belief[i]: the drafter's predicted acceptance of level i + 1, None if it made no prediction; empty if it
-    predicted no tested level.
+    drafted: all drafted levels, because each costs the same; surplus: drafted levels after the end of the sequence,
+    which cannot be accepted. overlap[i]: the chance that the verifier accepts level i + 1 given that it is tested, Σ
+    min(p, q) for `Rejection`, Σ p·q for `TokenMatch`. nodes: drafted tokens in the target's pass, in a tree more than
+    levels; 0 if not counted. distance: total variation distance from the target's distribution, summed over the emitted
+    tokens. inner[i]: the rounds of level i + 2 of a nest. belief[i]: the drafter's predicted acceptance of level i + 1,
+    None if it made no prediction; empty if it predicted no tested level.
     """
 
     drafted: int

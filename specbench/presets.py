@@ -1,9 +1,8 @@
 """Presets, the settings and numbers of published experiments, and acceptance profiles in JSON files.
 
-Tools define acceptance at a position in different ways, so a profile names its kind: `conditional`, given
-that all before it were accepted; `joint`, from the start of the draft; or vLLM's counters,
-`accepted_per_position` and the number of `drafts` (vllm:spec_decode_num_accepted_tokens_per_pos,
-..._num_drafts).
+Tools define acceptance at a position in different ways, so a profile names its kind: `conditional`, given that all
+before it were accepted; `joint`, from the start of the draft; or vLLM's counters, `accepted_per_position` and the
+number of `drafts` (vllm:spec_decode_num_accepted_tokens_per_pos, ..._num_drafts).
 """
 
 import json
@@ -28,10 +27,7 @@ KINDS = ("conditional", "joint", "accepted_per_position")
 
 @dataclass(frozen=True)
 class Preset:
-    """A published experiment.
-
-    published: for each cell, the settings that distinguish it and its numbers by column; `told` names those settings.
-    """
+    """A published experiment. published: settings and numbers of each cell; told: the names of these settings."""
 
     name: str
     summary: str

@@ -45,11 +45,10 @@ LOADED: tuple[Part, ...] = (*DETAIL, "loading")
 class Setting:
     """How a setting is shown and what its value is part of; used in the annotation of the field.
 
-    panel, help: where and how `--help` and the documentation explain it; `usual` is the default in words if
-    the field's own value is unclear, and "" to omit it. flags: the names of its option, if not just the
-    field's name. typed: the type of its option, if not the field's own. group: settings of a command come in
-    groups. column: where results.csv has the resolved value. late: the field was added later; a spec that
-    leaves it at its default keeps its older key.
+    panel, help: where and how `--help` and the documentation explain it; `usual` is the default in words if the field's
+    own value is unclear, and "" to omit it. flags: the names of its option, if not just the field's name. typed: the
+    type of its option, if not the field's own. group: settings of a command come in groups. column: where results.csv
+    has the resolved value. late: the field was added later; a spec that leaves it at its default keeps its older key.
 
     of: what the value is part of; see MEANING.
     """

@@ -30,13 +30,12 @@ Rates = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_len
 class RunSpec(BaseModel):
     """One cell: a pair, a method, a K, a data set and how it is decoded. Hashable, picklable, round-trips through JSON.
 
-    Names of models, data sets and methods are kept as given; the record has what they resolved to. `k` is the
-    lookahead of a constant schedule and the ceiling of the others; only the confidence schedule reads
-    `confidence`. `model` lists further models by the names that method files use: (name, checkpoint), sorted
-    by name. `choices` is what the method `auto` chooses from, with K the largest; only that method reads it.
-    `acceptance` makes acceptance synthetic: one rate for every position, or one per position. `batch` rows
-    are decoded together. `until_ci` ends the cell once the speedup's interval is that narrow (relative half
-    width).
+    Names of models, data sets and methods are kept as given; the record has what they resolved to. `k` is the lookahead
+    of a constant schedule and the ceiling of the others; only the confidence schedule reads `confidence`. `model` lists
+    further models by the names that method files use: (name, checkpoint), sorted by name. `choices` is what the method
+    `auto` chooses from, with K the largest; only that method reads it. `acceptance` makes acceptance synthetic: one
+    rate for every position, or one per position. `batch` rows are decoded together. `until_ci` ends the cell once the
+    speedup's interval is that narrow (relative half width).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -54,10 +54,7 @@ def from_rates(
 
 @dataclass(frozen=True)
 class Servers:
-    """A simulated fleet: output_tokens is the mean answer length, price is per device and hour.
-
-    slots: rows per device. None for slots or output_tokens means as measured.
-    """
+    """A simulated fleet; price: per device and hour; None for slots (rows per device) or output_tokens: as measured."""
 
     devices: int
     slots: int | None

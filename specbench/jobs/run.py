@@ -110,8 +110,7 @@ def new_folder(checked: Plan, parent: Path) -> AbstractContextManager[RunFolder 
 def measure(checked: Plan, folder: RunFolder | None, watch: "Watch", past: Past | None = None) -> "Outcome":
     """Measure all pairs one after the other; results are in the folder before they are displayed.
 
-    Without a folder: take part in the measurement while the first process writes and prints; `past` is its
-    starting point.
+    Without a folder: take part in the measurement while the first process writes and prints, starting from `past`.
     """
     if folder is None:
         silent: Note = lambda line: None  # noqa: E731

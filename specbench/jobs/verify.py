@@ -308,10 +308,7 @@ def start_check(cells: Sequence[RunSpec], style: Format, quiet: bool, *, method:
 
 
 def check_pair(specs: Sequence[RunSpec], style: Format, err: Console) -> None:
-    """Print the requirements of one pair.
-
-    MissingError for unavailable items, UnusableModelError if models are incompatible or too large.
-    """
+    """Print the requirements of a pair. MissingError for unavailable items, UnusableModelError if models do not fit."""
     found = needed(specs)
     title = f"what {specs[0].target} needs"
     if lacking := [one.lacking for one in found if one.state == "missing"]:

@@ -128,10 +128,7 @@ SAME = (*QUESTION, "prompts")
 
 
 def best_fixed(row: Row, rows: Sequence[Row]) -> tuple[str, float] | None:
-    """The fastest separately measured choice of a cell, and the regret: by what share the cell's tokens took longer.
-
-    None if no choice was measured; the baseline always was.
-    """
+    """The fastest separately measured choice, and the regret in time per token; None if none was measured."""
     speedup = number_in(row, "speedup")
     if text_in(row, "method") != CHOOSING or not speedup:
         return None
@@ -194,8 +191,8 @@ def vllm_schedule(found: Sequence[BestK]) -> dict[str, Any]:
 
     They are the largest K, and [first, last, K] for ranges that begin at 1 and do not overlap
     (vllm/v1/spec_decode/dynamic/utils.py, since pull request 32374). Between two measured batches the smaller
-    one's K holds; above the largest, vLLM itself keeps the last. Empty if no draft pays at any batch: vLLM
-    refuses a largest K of 0.
+    one's K holds; above the largest, vLLM keeps the last. Empty if no draft pays: vLLM refuses a largest K of
+    0.
     """
     largest = max((one.k for one in found), default=0)
     if not largest:

@@ -1,9 +1,8 @@
 """Comparison of runs: the findings of every tier on every cell that both sides have.
 
-Noisy numbers are judged like this: the i-th NEW belongs to the i-th BASE (to the last if there are fewer).
-All pairs together must be worse by more than the margin, their bound must exclude zero at the confidence
-after Holm's correction over all tests of the tier, and each pair alone must be worse by more than half the
-margin.
+Noisy numbers are judged like this: the i-th NEW belongs to the i-th BASE (to the last if there are fewer). All pairs
+together must be worse by more than the margin, their bound must exclude zero at the confidence after Holm's correction
+over all tests of the tier, and each pair alone must be worse by more than half the margin.
 """
 
 import math
@@ -144,10 +143,7 @@ def _lost(missing: Sequence[str]) -> list[Finding]:
 
 
 def _statuses(matches: Sequence[Match]) -> Iterator[Finding]:
-    """A row for every cell with missing or partial numbers in a run, by the worst of its pairs.
-
-    Unmeasured cells are not regressions; failed ones are.
-    """
+    """A row for every cell with missing numbers, by the worst pair; a regression if it failed, not if unmeasured."""
     order = ("REGRESSION", "not comparable", "better", "ok")
     for match in matches:
         found = [(outcome, pair) for pair in match.pairs if (outcome := _status(*pair))]

@@ -20,10 +20,7 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Arm:
-    """A method on a data set with its engine, None without speculation.
-
-    batches: the measured ones; cell: the one at the smallest of them.
-    """
+    """A method on a data set; engine: None without speculation; cell: the one at the smallest of the batches."""
 
     dataset: str
     name: str
@@ -79,8 +76,7 @@ def curve(rows: Mapping[int, Row], arm: Literal["", "baseline_"]) -> tuple[tuple
 def seconds_of(row: Row, batch: int, arm: Literal["", "baseline_"], first: Row) -> float:
     """Seconds of a step over all rows, without idle ones; rows decoded together share its time equally.
 
-    If an engine reports no prefill, the seconds of a batch include it; it is then taken from `first`, the
-    smallest batch.
+    If an engine reports no prefill, its seconds include it; it is then taken from `first`, the smallest batch.
     """
     step, prefill = value(row, STEPS[arm]), value(row, f"{arm}prefill_ms")
     if prefill == 0 and (apart := value(first, f"{arm}prefill_ms")):
@@ -108,11 +104,7 @@ def value(row: Row, column: str) -> float:
 
 
 def chances(row: Row) -> tuple[float, ...]:
-    """The probabilities of 1, 2, … tokens in a round.
-
-    They follow from acceptance by position if that matches the tokens per round; otherwise they are on the
-    two nearest integers.
-    """
+    """Probabilities of 1, 2, … tokens in a round, by position, or on two integers if that contradicts the mean."""
     tokens = max(value(row, "tokens_per_round"), 1.0)
     there, places = [1.0], 1
     while (at := number_in(row, f"acceptance_at_{places}")) is not None:

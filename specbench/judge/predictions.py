@@ -165,9 +165,9 @@ ABOUT = ("engine", "target", "draft", "method", "k", "dataset", "temperature", "
 
 
 def profile_of_run(rows: Sequence[Row], cell: str = "") -> tuple[Profile, dict[str, Any]]:
-    """The profile of a chain cell, and a description of its measurement.
+    """The profile of the only chain cell, or of the one that `cell` names by key, method or K; and its measurement.
 
-    The cell is the only one, or named by `cell` by its key, its method or its K. UsageError unless exactly one matches.
+    UsageError unless exactly one matches.
     """
     found = [row for row in rows if text_in(row, "method") not in (BASELINE, CHOOSING) and conditional(row)]
     if cell:

@@ -54,10 +54,7 @@ def few_prompts(carrying: Sequence[Candidate]) -> str:
 
 
 def more_prompts(best: Candidate) -> int | None:
-    """How many more prompts would make the interval exclude 1 if the speedup stays.
-
-    None if unpredictable, as from an interval over few prompts.
-    """
+    """How many more prompts would make the interval exclude 1 if the speedup stays; None if unpredictable."""
     if best.draws < FEWEST or best.prompts < ENOUGH:
         return None
     enough = to_settle(best.interval, best.draws)
@@ -103,10 +100,7 @@ def shorter(row: Row) -> int:
 
 
 def resumed(carrying: Sequence[Candidate], limit: int) -> str:
-    """The command that continues their run up to a limit; empty if impossible.
-
-    A run that was interrupted below its own limit accepts no other.
-    """
+    """The command that continues their run up to a limit; empty if the run accepts no new limit."""
     run, asked = run_of(carrying), min(number_in(c.row, "limit") or 0 for c in carrying)
     if not run or not all(grows(c.row) for c in carrying):
         return ""
@@ -135,10 +129,7 @@ def grows(row: Row) -> bool:
 
 
 def further(carrying: Sequence[Candidate], alone: bool) -> str:
-    """The next command after a settled answer: a sweep if one lookahead was measured `alone`, else the report.
-
-    Empty if the command or the run is unknown.
-    """
+    """The next command after a settled answer: a sweep if one lookahead was measured `alone`, else the report."""
     words = command_words(only("command", carrying))
     if alone and words[1:2] == ["run"] and not has_option(words, "--resume") and carrying[0].constant:
         return shown(["specbench", "sweep-k", *without_option(words[2:], "--k")])

@@ -23,18 +23,16 @@ Leaning = Literal["YES", "NO"]
 class Recommendation:
     """The answer for one pair on one data set. Unmeasured values are None.
 
-    leaning: the PROVISIONAL answer without its `reasons`; an UNCLEAR one may have some as well. settle,
-    command: what would settle it, in words, and as a command line if the run's is known. acceptance: the
-    rates if it is synthetic, else empty; such cells are no evidence that the pair pays. chat: the chat
-    template of the prompts, in words. draws: the number of independent draws for the interval. low, high: 95
-    % interval of the speedup of the best candidate, widened because it is the best of `candidates`
-    (Bonferroni). break_even_alpha: by the formula any α above c pays; if one pass makes a whole draft
-    (`at_once`), the α at which this K pays. `break_even_alpha_measured` is the α at which this K pays with
-    the measured costs. more_prompts: how many more would settle an UNCLEAR one. further: the next command if
-    nothing is to be settled. run: the folder of the run, as named in commands. tokens_per_round, c_round, v,
-    overhead: tokens of a round of the best candidate, and its costs in baseline steps. faster: why a
-    candidate that is faster on average was not chosen, else empty. looping: the share of tokens in loops, as
-    text of the best candidate.
+    leaning: the PROVISIONAL answer without its `reasons`; an UNCLEAR one may have some as well. settle, command: what
+    would settle it, in words, and as a command line if the run's is known. acceptance: the rates if it is synthetic,
+    else empty; such cells are no evidence that the pair pays. chat: the chat template of the prompts, in words. draws:
+    the number of independent draws for the interval. low, high: 95 % interval of the speedup of the best candidate,
+    widened because it is the best of `candidates` (Bonferroni). break_even_alpha: by the formula any α above c pays; if
+    one pass makes a whole draft (`at_once`), the α at which this K pays. `break_even_alpha_measured` is the α at which
+    this K pays with the measured costs. more_prompts: how many more would settle an UNCLEAR one. further: the next
+    command if nothing is to be settled. run: the folder of the run, as named in commands. tokens_per_round, c_round, v,
+    overhead: tokens of a round of the best candidate, and its costs in baseline steps. faster: why a candidate that is
+    faster on average was not chosen, else empty. looping: the share of tokens in loops, as text of the best candidate.
     """
 
     answer: Answer

@@ -11,9 +11,8 @@ KS = range(1, 13)
 def predict(alpha: float, c: float, k: int | Iterable[int] = KS, *, at_once: bool = False) -> list[Prediction]:
     """Predict tokens per round, speedup and best K from an acceptance and a cost ratio, for every K.
 
-    alpha: the chance that a tested token is accepted, 0 to 1. c: seconds of a drafted token ÷ one step of the
-    target; with at_once, seconds of a whole draft, if one pass makes all tokens. UsageError if one is out of
-    range.
+    alpha: the chance that a tested token is accepted, 0 to 1. c: seconds of a drafted token ÷ one step of the target;
+    with at_once, seconds of a whole draft, if one pass makes all tokens. UsageError if one is out of range.
     """
     ks = [k] if isinstance(k, int) else list(k)
     try:

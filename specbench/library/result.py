@@ -75,10 +75,9 @@ LOG = logging.getLogger("specbench")
 class Progress:
     """The progress of a run.
 
-    event: a model is being loaded, an arm is being prepared (which may compile), all arms have decoded a
-    prompt, or a cell has ended. what: a description. done, total: bytes while a model is loaded, else prompts
-    of the whole run, repetitions included; no more than `total` are decoded. cell: the results.csv row of an
-    ended cell.
+    event: a model is being loaded, an arm is being prepared (which may compile), all arms have decoded a prompt, or a
+    cell has ended. what: a description. done, total: bytes while a model is loaded, else prompts of the whole run,
+    repetitions included; no more than `total` are decoded. cell: the results.csv row of an ended cell.
     """
 
     event: Event

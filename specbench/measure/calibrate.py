@@ -1,8 +1,7 @@
 """Measure the costs of a round without data: target passes by width, drafted tokens, and the remaining overhead.
 
-All calls are those of a real decode, on random token ids as context: the cost of a dense model does not
-depend on the tokens. Every turn times every width once, in random order, so that changes in machine speed
-affect all widths.
+All calls are those of a real decode, on random token ids as context: the cost of a dense model does not depend on the
+tokens. Every turn times every width once, in random order, so that changes in machine speed affect all widths.
 """
 
 import random

@@ -30,9 +30,9 @@ GLANCED = 3  # prompts of the first estimate
 
 @dataclass
 class Arms:
-    """Decoders of a group's arms, with preparation seconds and peak memory of each.
+    """Decoders of a group's arms, with their preparation seconds, peak memory, state across prompts, and choices.
 
-    They record which arms carry state between prompts and which choose a method. sensors: of the machine they run on.
+    sensors: of the machine they run on.
     """
 
     device: torch.device

@@ -43,10 +43,7 @@ def refuse_too_large(fit: Fit | None) -> None:
 
 @dataclass(frozen=True)
 class Fitting:
-    """Required and free memory of all measured cells, None if unknown.
-
-    left_out: why other cells are not measured; sizes: bytes of each cell with only its baseline.
-    """
+    """Required and free memory of the measured cells, None if unknown; left-out cells; baseline-only sizes in bytes."""
 
     fit: Fit | None = None
     left_out: Mapping[RunSpec, Failure] = field(default_factory=dict)

@@ -64,8 +64,7 @@ def compare_outputs(outputs: Sequence[Outputs], scores: Scores | None, block: in
 def shortfall(scores: Tensor, *tokens: int) -> float:
     """How far the worst token is below the best score; the top-2 gap if the tokens are the two best.
 
-    (If one output ends and the other continues, a token is missing; rounding cannot cause that, so the gap is
-    infinite.)
+    (If one output ends and the other continues, rounding cannot be the cause, so the gap is infinite.)
     """
     return float(scores.max() - scores[list(tokens)].min())
 
@@ -253,8 +252,7 @@ def gap(text: Text, reference: Text, at: int, score: Rescore) -> float:
 def weights_sha256(network: Any) -> str:
     """SHA-256 over the name, type, shape and bytes of every weight and buffer, in the order of their names.
 
-    Equal weights give equal digests from any file format and sharding; other dtypes or quantisation give
-    different ones.
+    Independent of file format and sharding; other dtypes or quantisation give different digests.
     """
     digest = hashlib.sha256()
     for name, weight in sorted(network.state_dict().items()):

@@ -66,10 +66,9 @@ def order_of(arms: Sequence[str], seed: int, earlier: int, chunk: int) -> list[s
 def chunks(prompts: Sequence[T], rows: int, least: int | None = None) -> list[Sequence[T]]:
     """The prompts of every turn: one by one, or if `rows` are decoded together, at most four per row.
 
-    Prompts of a chunk share their time, so intervals are over chunks. There are at least five chunks if each
-    can have `least` prompts (by default, enough to fill the rows), and fewer only with fewer prompts. Chunks
-    have about equal length, and where possible fill the rows: an idle row waiting for the others costs as
-    much as a working one.
+    Prompts of a chunk share their time, so intervals are over chunks. There are at least five chunks if each can have
+    `least` prompts (by default, enough to fill the rows), and fewer only with fewer prompts. Chunks have about equal
+    length, and where possible fill the rows: an idle row waiting for the others costs as much as a working one.
     """
     if rows == 1:
         return [prompts[i : i + 1] for i in range(len(prompts))]

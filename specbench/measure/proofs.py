@@ -140,10 +140,7 @@ def excused(check: Check) -> Check:
 
 
 def sampled_tallies(judge: Judge, spec: RunSpec, decode: Decode, prompts: Sequence[Prompt], least: int) -> Tallies:
-    """Tallies of at least `least` sampled tokens, fewer if every text ends at once.
-
-    They hold the surprise of the tokens, and their leaning to the draft if that is a network.
-    """
+    """Surprise, and leaning to a draft network, of `least` or more sampled tokens; fewer if every text ends at once."""
     texts, rival = texts_of(decode, spec, prompts, "sampled", least), rival_of(judge.networks, spec.method)
     with judge.networks.gradless():
         found = list(tallies(texts, judge.score, spec.temperature, rival))
@@ -215,10 +212,7 @@ def cached_check(name: str) -> Check:
 
 @cache
 def network(seed: int) -> Any:
-    """A random network whose distributions are far from uniform.
-
-    Its norms compute in float64, unlike transformers' RMS norms, which would hide errors below 1e-7.
-    """
+    """A random network far from uniform, with float64 norms: transformers' RMS norms would hide errors below 1e-7."""
     rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     config = GPTNeoXConfig(
         vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,

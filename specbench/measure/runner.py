@@ -280,10 +280,7 @@ def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Sampl
 
 
 def decode_again(group: Group, arms: Arms, turn: Turn) -> None:
-    """Replay a turn of a continued run for the arms that carry state, without timing or saving it.
-
-    They decode the same tokens as then. An arm that chooses learns from the saved results.
-    """
+    """Replay a turn of a continued run, untimed and unsaved, for the arms with state or choices."""
     for spec, samples in group.live.items():
         if spec.key in arms.choosing:
             found = {one.prompt: one.method for one in samples if one.turn == turn.number}

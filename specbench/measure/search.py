@@ -109,9 +109,8 @@ def search(
 ) -> SearchPath:
     """Skip the layer that costs least until one is left; then swap layers of the best set until nothing improves.
 
-    Every move scores all sets that it can lead to, or is not made: at most `most` sets are scored.
-    Deterministic if `score` is. `depth` is at least 2, and `most` at least depth + 1, so that one layer can
-    be skipped.
+    Every move scores all sets that it can lead to, or is not made: at most `most` sets are scored. Deterministic if
+    `score` is. `depth` is at least 2, and `most` at least depth + 1, so that one layer can be skipped.
     """
     scores = Scoring(score, most, watch)
     steps = [Move("all layers", scores.of(tuple(range(depth))))]
@@ -153,10 +152,7 @@ def name(kept: Kept) -> str:
 
 @dataclass(frozen=True)
 class Written:
-    """A network's output.
-
-    ids [1, L]: prompt and new tokens without the last one; p [n, V]: distributions of the n new tokens.
-    """
+    """A network's output: ids [1, L] of prompt and new tokens but the last, p [n, V] of the n new tokens."""
 
     ids: Tensor
     p: Tensor

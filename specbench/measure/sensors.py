@@ -40,10 +40,7 @@ class ReadsGpu(Protocol):
 
 @dataclass(frozen=True)
 class Sensors:
-    """Sensors read around every decode. gpu: None if missing or unreadable.
-
-    remark: a note for the user about that, if any. root: the root of the system's files.
-    """
+    """Sensors around every decode. gpu: None if unreadable; remark: a note on that; root: of the system's files."""
 
     gpu: ReadsGpu | None = None
     remark: str = ""

@@ -44,11 +44,7 @@ def points_of(model: str, context: int, seconds: dict[int, Sequence[float]]) -> 
 
 @dataclass(frozen=True)
 class AtContext:
-    """All measurements at one context length.
-
-    step: milliseconds of a baseline decode step; overhead: extra cost of acceptance and host in a round, in
-    baseline steps.
-    """
+    """Costs at one context length. step: ms of a baseline step; overhead: of acceptance and host, in steps."""
 
     context: int
     step: float
@@ -57,10 +53,7 @@ class AtContext:
     draft: tuple[Point, ...]
 
     def costs(self) -> Costs:
-        """Costs in baseline steps. verify[K] is a step with the pass over K + 1 tokens, so verify[0] is 1.
-
-        Unmeasured widths are interpolated linearly.
-        """
+        """Costs in baseline steps; verify[K] is a step with a pass over K + 1 tokens. Other widths are interpolated."""
         first, last = self.draft[0], self.draft[-1]
         later = (last.milliseconds - first.milliseconds) / max(last.width - first.width, 1)
         widths = [p.width for p in self.target]

@@ -150,11 +150,10 @@ class Agreement:
 def agreements(cells: Sequence[Cell]) -> Iterator[Agreement]:
     """Compare the first engine with each other one, for every cell that several engines measured greedily.
 
-    With a greedy chain, whether the token at a position would be drafted does not depend on where the round
-    began. So two engines must agree at every position that both tested. If an engine reports only totals, its
-    counts must agree: rounds that begin one position apart never overtake each other, so the engine whose
-    first token comes with the prompt accepts as many tokens, or one fewer; or one more if a text ends within
-    a draft.
+    With a greedy chain, whether the token at a position would be drafted does not depend on where the round began. So
+    two engines must agree at every position that both tested. If an engine reports only totals, its counts must agree:
+    rounds that begin one position apart never overtake each other, so the engine whose first token comes with the
+    prompt accepts as many tokens, or one fewer; or one more if a text ends within a draft.
     """
     able = [cell for cell in cells if cell.status in MEASURED and cell.samples and comparable(cell)]
     for first, *others in grouped(able, lambda cell: cell.spec.on_any_engine):

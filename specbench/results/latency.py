@@ -44,10 +44,7 @@ def waits(traces: Sequence[Trace], span: str) -> list[float]:
 
 
 def per_token(trace: Trace, rows: int) -> float | None:
-    """Seconds per token: of a server request from its first piece, which is one token, to its last.
-
-    In this process, of the decode of a prompt, if it ran alone.
-    """
+    """Seconds per token after the first piece of a server request, else of a prompt decoded alone."""
     between = trace.spans.get(LAST_PIECE, 0.0) - trace.spans.get(FIRST_PIECE, 0.0)
     if LAST_PIECE in trace.spans and between > 0 and len(trace.tokens) > 1:
         return between / (len(trace.tokens) - 1)

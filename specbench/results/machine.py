@@ -61,10 +61,9 @@ REASONS = {
 class Reading:
     """A reading after a decode; None for unavailable values.
 
-    cpu_mhz: clock of the processor on which the arm's thread ran last. cpu_wanted, cpu_stolen: processor
-    seconds of the whole machine during the decode, demanded and stolen by the hypervisor. Of the GPU right
-    after it: SM and memory clocks, temperature, power draw and limit, and as gpu_reasons the bits of clock
-    throttling.
+    cpu_mhz: clock of the processor on which the arm's thread ran last. cpu_wanted, cpu_stolen: processor seconds of the
+    whole machine during the decode, demanded and stolen by the hypervisor. Of the GPU right after it: SM and memory
+    clocks, temperature, power draw and limit, and as gpu_reasons the bits of clock throttling.
     """
 
     cpu_mhz: float | None = None

@@ -75,9 +75,8 @@ def draft_costs(
 ) -> tuple[float, ...] | None:
     """The cost of drafts of 0, 1, … tokens by the formulas of nests and relays (see `theory.formulas`), in steps.
 
-    Up to the longest draft, or `lookahead`. The nest drafts first; tokens that it did not emit came from
-    other legs of a relay, each at their mean cost. None without levels, or if some of their numbers are
-    unknown.
+    Up to the longest draft, or `lookahead`. The nest drafts first; tokens that it did not emit came from other legs of
+    a relay, each at their mean cost. None without levels, or if some of their numbers are unknown.
     """
     rounds = [r for trace in traces for r in trace.rounds]
     longest = max((r.drafted for r in rounds), default=0)

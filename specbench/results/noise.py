@@ -73,10 +73,7 @@ COOLED = "repeat on a machine that is cool, on mains, and does nothing else"
 
 @dataclass(frozen=True)
 class Fault:
-    """An instability. size: its severity among faults of its kind; note: what it means and what to do.
-
-    doubt: why an answer is provisional for it, empty if it need not be.
-    """
+    """An instability. size: severity within its kind; note: meaning and remedy; doubt: for an answer, if any."""
 
     kind: str
     size: float

@@ -173,10 +173,7 @@ def tallies(counts: metrics.Acceptance, drafting: metrics.Drafting) -> dict[str,
 
 
 def timing(traces: Sequence[Trace]) -> Timing:
-    """The totals of one arm over outermost spans, which contain the inner ones.
-
-    NaN for the phases of an engine that does not report them.
-    """
+    """The totals of one arm over outermost spans, which contain the inner ones; NaN for unreported phases."""
     told = not traces or any(not t.spans or "verify" in t.spans for t in traces)
     found = [math.fsum(t.spans.get(phase, 0.0) for t in traces) for phase in ("draft", "verify", "accept")]
     draft, verify, accept = found if told else (math.nan,) * 3
@@ -272,10 +269,7 @@ def passes(turns: Iterable[Sequence[Trace]], rows: int) -> int:
 
 
 def chosen_columns(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Each choice with its number of turns, most frequent first, and the regret against always using that one.
-
-    The regret is by how much longer all prompts took than at its seconds per token. None for cells without choices.
-    """
+    """Each choice with its number of turns, most frequent first, and the regret in time per token against the first."""
     turns = {one.turn: one.method.choice for one in samples if one.method.choice}
     if not turns:
         return dict.fromkeys(CHOSEN)
@@ -293,10 +287,7 @@ def rate_of(samples: Sequence[Sample]) -> float:
 
 
 def per_draw(batch: int, arrivals: float | None) -> int:
-    """The least number of prompts in an independent draw of a time.
-
-    These are the prompts decoded together, or the requests of a turn, which wait for each other.
-    """
+    """Least prompts in an independent draw of a time: those decoded together, or the requests of a turn."""
     return batch if arrivals is None else REQUESTS
 
 
@@ -354,8 +345,7 @@ def output_columns(samples: Sequence[Sample], longest: int) -> dict[str, Any]:
 def coverage(traces: Sequence[Trace]) -> float | None:
     """The share of tokens within a reduced draft vocabulary; None for a complete one.
 
-    The tokens are draws from the target's distributions p, so it estimates Σ p over the draft's vocabulary,
-    an upper bound of α.
+    The tokens are draws from the target's p, so it estimates Σ p over the draft's vocabulary, an upper bound of α.
     """
     known = [trace.draftable for trace in traces if trace.draftable is not None]
     return metrics.ratio(sum(known), sum(len(trace.tokens) for trace in traces)) if known else None

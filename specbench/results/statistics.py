@@ -147,12 +147,11 @@ def _log_half(interval: Interval) -> float:
 class Tally:
     """Was text drawn from the distributions of a model? Sums over its tokens in, z out.
 
-    Let f be any function of a token and of the text before it. If every token x_t was drawn from p_t, given
-    that text, then f_t(x_t) − Σ p_t f_t has mean 0 and variance Σ p_t f_t² − (Σ p_t f_t)², given that text.
-    The sum over tokens is a martingale, so z = Σ (f_t(x_t) − Σ p_t f_t) ÷ √ΣVar is asymptotically standard
-    normal, however the tokens depend on each other (Brown 1971, Ann. Math. Stat. 42, 59). With f = −log p
-    this compares the surprise of the text with its entropy. observed: Σ f of the emitted tokens; expected,
-    variance: Σ of the mean and of the variance of f under p.
+    Let f be any function of a token and of the text before it. If every token x_t was drawn from p_t, given that text,
+    then f_t(x_t) − Σ p_t f_t has mean 0 and variance Σ p_t f_t² − (Σ p_t f_t)², given that text. The sum over tokens is
+    a martingale, so z = Σ (f_t(x_t) − Σ p_t f_t) ÷ √ΣVar is asymptotically standard normal, however the tokens depend
+    on each other (Brown 1971, Ann. Math. Stat. 42, 59). With f = −log p this compares the surprise of the text with its
+    entropy. observed: Σ f of the emitted tokens; expected, variance: Σ of the mean and of the variance of f under p.
     """
 
     tokens: int

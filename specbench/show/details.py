@@ -87,10 +87,7 @@ LEARNING: tuple[Line, ...] = (  # after the end-to-end speedup
 
 
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """The lines of a table of these cells.
-
-    Optional lines: what a round drafts, nodes for trees, the distance for lossy methods, the cost of learning.
-    """
+    """The lines of a table of these cells: drafts, nodes, distance and learning only if some cell has them."""
     trees = any(map(drafts_trees, rows))
     lossy = any((number_in(r, "law_distance") or 0) > 0 or r.get("lossless") == "lossy" for r in rows)
     found = [*ROWS, *([DISTANCE] if lossy else [])]
@@ -164,10 +161,7 @@ def levels_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
 
 
 def level_lines(rows: Sequence[Row], names: Sequence[str], text: CellText = cell_text) -> list[list[str]]:
-    """A line per level of every nest: the cell's name, the level, and its numbers formatted by `text`.
-
-    Level 1 is the target's.
-    """
+    """A line per level of every nest: cell name, level (1 is the target's) and its numbers formatted by `text`."""
     return [
         [name, str(level), *(text(row, column + f"_{level}" * (level > 1)) for _, column in LEVEL)]
         for row, name in zip(rows, names, strict=True)
@@ -176,10 +170,7 @@ def level_lines(rows: Sequence[Row], names: Sequence[str], text: CellText = cell
 
 
 def why_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
-    """From the predicted to the measured speedup, one line per cell with timed phases; empty without any.
-
-    Terms add up to the sums.
-    """
+    """From the predicted to the measured speedup, a line per cell with timed phases. Terms add up to the sums."""
     needed = [column for _, column, _ in STAGES if column not in OF_SOME]
     timed = [
         (row, name)

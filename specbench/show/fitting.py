@@ -50,9 +50,8 @@ def sentence(console: Console, text: str, style: str = "") -> None:
 class ColumnWidths:
     """The widths of a column.
 
-    natural: its content on one line; least: the smallest readable; whole: below it words or numbers break;
-    worst: below it numbers break, or names become unrecognisable; text: whether it holds text rather than
-    numbers.
+    natural: its content on one line; least: the smallest readable; whole: below it words or numbers break; worst: below
+    it numbers break, or names become unrecognisable; text: whether it holds text rather than numbers.
     """
 
     natural: int

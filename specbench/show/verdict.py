@@ -17,10 +17,7 @@ MATTERS = 0.05  # least share of a round for mentioning the overhead
 
 
 def sentences(found: Recommendation, explain: bool = True) -> list[str]:
-    """The verdict in one sentence per line, fit for a terminal: answer, reason, open questions, next command.
-
-    With `explain`, also the numbers below it.
-    """
+    """The verdict in one sentence per line: answer, reason, open questions, next command; `explain` adds numbers."""
     return [line for line in (*answer(found), *(details(found) if explain else ())) if line]
 
 
@@ -140,10 +137,7 @@ def round_cost(found: Recommendation) -> float | None:
 
 
 def open_questions(found: Sequence[Recommendation], whose: Sequence[str] = ()) -> str:
-    """Why answers are provisional or unclear, with every kind of reason once; empty if they are clear.
-
-    whose: the answers' names if it is not all of them.
-    """
+    """Why answers are provisional or unclear, each kind of reason once; whose: their names, if not all answers."""
     reasons = {kind_of(reason): reason for one in found for reason in one.reasons}
     names = f" ({'; '.join(whose)})" if whose else ""
     return clean(f"Not certain yet{names}: {'; '.join(reasons.values())}", LONGEST) if reasons else ""

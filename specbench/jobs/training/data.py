@@ -54,9 +54,8 @@ class Source:
     """Data options.
 
     data: the values of --data; generate: whether the target answers them, `samples_per_prompt` times each.
-    answer_temperature: None for the recipe's; cache: its folder, None for one inside the draft's.
-    keep_states: whether to cache the target's last hidden states, None to do so if the text is learned more
-    than once.
+    answer_temperature: None for the recipe's; cache: its folder, None for one inside the draft's. keep_states: whether
+    to cache the target's last hidden states, None to do so if the text is learned more than once.
     """
 
     data: tuple[str, ...]

@@ -118,7 +118,7 @@ class Found:
     def compared(self) -> dict[str, Row]:
         """The trained shapes after the first rung, at the best lookahead of the best one.
 
-        They have learned equally many tokens. On the front, no other shape is as cheap and accepted as often.
+        All have learned equally many tokens. On the front, no other shape is as cheap and accepted as often.
         """
         alphas = {name: known[self.steps[0]] for name, known in self.alphas.items()}
         best = self.rungs[0][0].name

@@ -1,8 +1,4 @@
-"""The content of a report on a folder, as data.
-
-Of a run: its origin, questions, series, notes, traces and certificates; of a calibration: its points, and the
-K that follow.
-"""
+"""The content of a report on a run or a calibration, as data: questions, series, points, notes, certificates."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,10 +81,7 @@ class CertificatePart:
 
 @dataclass(frozen=True)
 class RunPart:
-    """One run: its origin, its questions, its series over a setting, and notes.
-
-    published: for a preset, the numbers of its paper; edited: notes on tables that differ from the journal.
-    """
+    """One run: origin, questions, series, notes. published: a paper's numbers; edited: notes on edited tables."""
 
     name: str
     facts: Mapping[str, str]

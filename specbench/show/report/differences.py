@@ -52,10 +52,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two runs. apart: differing conditions, with both values.
-
-    lines: numbers by cell under `header`; findings: every test. untested: the reason for no tests.
-    """
+    """Two runs: differing conditions, numbers by cell, findings; untested: the reason for no tests."""
 
     names: Sequence[str]
     apart: Sequence[tuple[str, str, str]]

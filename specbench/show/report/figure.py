@@ -1,8 +1,7 @@
 """Common parts of all report figures: palette, sheets, lines, markers, intervals, and files.
 
-matplotlib is used without pyplot, which has global state. The palette is Okabe and Ito's ("Color Universal
-Design", 2008). Every colour is paired with a marker, a dash or a hatch, so that figures are readable without
-colours.
+matplotlib is used without pyplot, which has global state. The palette is Okabe and Ito's ("Color Universal Design",
+2008). Every colour is paired with a marker, a dash or a hatch, so that figures are readable without colours.
 """
 
 import io
@@ -194,9 +193,8 @@ def draw_line(
 ) -> None:
     """Draw one column of rows over another, given as (x, y), as a line of markers.
 
-    tip: the text of a point, from its row or as a template with the row's numbers and `name`, the line's
-    name. bars: the style of its interval, `bounds` or `<y>_low` and `<y>_high`; None without one. owner: its
-    cell.
+    tip: the text of a point, from its row or as a template with the row's numbers and `name`, the line's name. bars:
+    the style of its interval, `bounds` or `<y>_low` and `<y>_high`; None without one. owner: its cell.
     """
     picture, axes = drawing
     x, y = (floats_in(rows, name) for name in columns)

@@ -356,10 +356,7 @@ SHADES = "PuOr"  # orange to violet, distinguishable for colour-blind readers
 
 
 def over_contexts(rows: Sequence[Row]) -> list[Picture]:
-    """A map of length and lookahead, for several lookaheads, and lines over the length.
-
-    Empty with fewer than two measured lengths.
-    """
+    """Figures over prompt length, with a map for several lookaheads; empty with fewer than two measured lengths."""
     measured = [row for row in rows if math.isfinite(float_in(row, "speedup"))]
     if len({row["context"] for row in measured}) < 2:
         return []
