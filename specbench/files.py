@@ -173,7 +173,7 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
     if path.exists():
         check_regular(path)
     temporary = path.with_name(f".{path.name[:LONGEST]}.{secrets.token_hex(RANDOM)}.tmp")
-    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OWN, mode))  # nobody can have put a link there
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OWN, mode))  # O_EXCL: it cannot be a link
     try:
         yield temporary
         with temporary.open("rb") as file:

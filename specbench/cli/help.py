@@ -199,7 +199,7 @@ KNOWN: dict[str, Names] = {
 
 
 def completed(name: str, words: Iterable[str] = ()) -> dict[str, Any]:
-    """Completion settings for Typer: names of the option's kind, else `words`; empty if there are none."""
+    """Completion settings for Typer: names of the option's kind, else `words`; empty without names."""
     known = KNOWN.get(name, (lambda: words) if words else None)
     return {"autocompletion": beginning(known)} if known else {}
 

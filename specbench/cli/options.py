@@ -312,7 +312,10 @@ def shared_out() -> dict[str, int]:
 
 
 def go_on(settings: dict[str, Any], given: Given) -> None:
-    """Continue a run with its settings, and new permission for its code and key; a larger limit adds prompts."""
+    """Continue a run with its own settings; a larger limit adds prompts.
+
+    Permission to run its code and method files, and to send its servers the key, must be given again.
+    """
     from specbench.jobs.output import output_of
     from specbench.jobs.resume import Typed, resume
 

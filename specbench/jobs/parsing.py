@@ -11,7 +11,7 @@ from specbench.errors import UsageError
 from specbench.files import replace_text
 from specbench.theory.formulas import K_MAX
 
-# --- asked ------------------------------------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------------------------------------
 # Settings as users write them, parsed into values: texts and lists of K, batches and contexts. Loads nothing heavy.
 
 # For measurements that should reflect the hardware, with as little Python overhead as possible.

@@ -176,7 +176,7 @@ class Display(Observer):
         self._task = self._progress.add_task("loading", total=prompts)
         self._draws = console.is_terminal and not quiet
         self._loading = Bytes(self._picture if self._draws else None, self._say, now)
-        # auto_refresh=False: its thread would draw beside the timed loop.
+        # auto_refresh=False: its thread would draw during the timed loop.
         self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
         self._began = self._drawn = self._said = now()
 

@@ -111,7 +111,7 @@ def gate_of(text: str) -> Criterion:
 
 
 def named(gate: Criterion, run: list[Record]) -> Criterion:
-    """Resolve a gate to a column of BASE. UsageError if there is none: a mistyped gate must not pass."""
+    """Resolve a gate to a column of BASE. UsageError if missing: a mistyped gate must not pass."""
     called = [column for column, words in SYNONYMS.items() if gate.metric in words.split()]
     meant = [gate.metric, f"{gate.metric}_ms", *called]
     known = [name for name in meant if name in run[0].row]

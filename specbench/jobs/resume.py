@@ -178,7 +178,10 @@ def in_words(machine: Mapping[str, Any], names: Sequence[str] = MACHINE) -> str:
 
 
 def grow(folder: RunFolder, run: Run, limit: int) -> None:
-    """Set all cells to a new limit. UsageError if earlier decodes would change or no prompts are left."""
+    """Set all cells of a run to `limit` prompts of each data set.
+
+    UsageError, with nothing changed, if new prompts would change how earlier ones were decoded, or there are no more.
+    """
     before = limit_of(run, limit)
     refuse_dependent(run, folder.past)
     groups = grid.by_pair(run.specs)

@@ -69,7 +69,7 @@ def decoded(prompt: str, settings: Mapping[str, Any]) -> TokenView:
 
 
 def fitting_ids(prompt: str, spec: RunSpec, backend: Backend) -> list[int]:
-    """The prompt's token ids. UsageError if there are none, or more than fit into the context."""
+    """The prompt's token ids. UsageError if it is empty or does not fit into the context."""
     room = backend.context - spec.max_new_tokens - spec.k - 1
     if surely_longer(prompt, room):
         raise UsageError(

@@ -1,6 +1,6 @@
 """The cells that a verdict may recommend, their names and intervals, and reasons against the others.
 
-Also the K that are nearly as good as the best, by batch too, and the regret of a cell that chose its method.
+Also the K within 1 % of the best, by batch too, and the regret of a cell that chose its method.
 All from rows of results.csv, as numbers or as text.
 """
 
@@ -86,7 +86,7 @@ def distance_of(row: Row) -> str:
 
 
 def flaw(row: Row) -> str:
-    """The reason against recommending a cell; empty if there is none."""
+    """The reason against recommending a cell; empty if it may be recommended."""
     name = Candidate(row, Interval(math.nan, math.nan, math.nan)).name
     if text_in(row, "lossless") == "MISMATCH":
         return f"{name}: not lossless"

@@ -96,7 +96,7 @@ class Comparison:
 
 
 def compare_runs(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Record]], policy: Policy) -> Comparison:
-    """Compare the cells that both sides have; NotComparableError if there are none."""
+    """Compare the cells that both sides have. NotComparableError without common cells."""
     matches, missing = matched(bases, news)
     if not matches:
         raise NotComparableError(f"no cell is in both runs: {'; '.join(missing[:4])}{'; …' * (len(missing) > 4)}")

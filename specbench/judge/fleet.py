@@ -104,7 +104,10 @@ def value(row: Row, column: str) -> float:
 
 
 def chances(row: Row) -> tuple[float, ...]:
-    """Probabilities of 1, 2, … tokens in a round, by position, or on two integers if that contradicts the mean."""
+    """The probabilities of 1, 2, … tokens in a round.
+
+    They follow from acceptance by position if that matches the tokens per round; else two integers share them.
+    """
     tokens = max(value(row, "tokens_per_round"), 1.0)
     there, places = [1.0], 1
     while (at := number_in(row, f"acceptance_at_{places}")) is not None:
@@ -117,7 +120,7 @@ def chances(row: Row) -> tuple[float, ...]:
 
 
 def lengths(samples: Sequence[Row], arm: Arm, mean: float | None) -> list[int]:
-    """Answer lengths: the baseline's in the cell of an arm, or scaled to a mean. UsageError if there are none."""
+    """Answer lengths: the baseline's in the cell of an arm, or scaled to a mean. UsageError without any."""
     own = (number_in(row, "baseline_tokens") for row in samples if text_in(row, "cell") == arm.cell)
     found = [number for number in own if number]
     if not found:

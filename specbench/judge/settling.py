@@ -129,7 +129,7 @@ def grows(row: Row) -> bool:
 
 
 def further(carrying: Sequence[Candidate], alone: bool) -> str:
-    """The next command after a settled answer: a sweep if one lookahead was measured `alone`, else the report."""
+    """The next command after a settled answer: a sweep if one K was measured `alone`, else the report; or ""."""
     words = command_words(only("command", carrying))
     if alone and words[1:2] == ["run"] and not has_option(words, "--resume") and carrying[0].constant:
         return shown(["specbench", "sweep-k", *without_option(words[2:], "--k")])

@@ -150,7 +150,10 @@ def read_costs(text: str) -> Costs:
 
 
 def cost_per(spec: RunSpec, pair: Mapping[str, Any]) -> str:
-    """The unit of draft cost: the round if one pass or search drafts all its tokens, else the token, as in nests."""
+    """The unit of draft cost: the round if one head pass or search drafts all its tokens, else the token.
+
+    Nests cost per token, as their drafts take varying numbers of rounds. Empty for the baseline.
+    """
     if spec.method in (BASELINE, CHOOSING):
         return ""
     if nests(spec.method):

@@ -149,7 +149,7 @@ def sampled_tallies(judge: Judge, spec: RunSpec, decode: Decode, prompts: Sequen
 
 
 def rival_of(networks: Networks, method: str) -> PlainPass | None:
-    """The draft network of a method, used alone; None without one that reads only the target's tokens."""
+    """The draft network of a method, used alone; None if no draft reads only the target's tokens."""
     drafts = sorted((needs(method) - {"target"}) & {*networks.plain})
     return PlainPass(networks.network(drafts[0]), networks.device) if drafts else None
 

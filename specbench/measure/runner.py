@@ -280,7 +280,10 @@ def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Sampl
 
 
 def decode_again(group: Group, arms: Arms, turn: Turn) -> None:
-    """Replay a turn of a continued run, untimed and unsaved, for the arms with state or choices."""
+    """Replay a turn of a continued run, untimed and unsaved, for the arms that carry state.
+
+    They decode the same tokens as before. An arm that chooses learns from the saved results.
+    """
     for spec, samples in group.live.items():
         if spec.key in arms.choosing:
             found = {one.prompt: one.method for one in samples if one.turn == turn.number}

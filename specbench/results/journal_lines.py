@@ -178,8 +178,8 @@ def check_trace(trace: Trace) -> None:
 def check_round(one: RoundCounts) -> None:
     """Raise ValueError for impossible counts of a round.
 
-    Accepted levels must be tested, tested ones drafted and with a probability. A round emits at most one token more than
-    it accepted, fewer at the end of a sequence.
+    Accepted levels must be tested, tested ones drafted and with a probability. A round emits at most one token more
+    than it accepted, fewer at the end of a sequence.
     """
     sound = (
         is_ordered(one)

@@ -231,7 +231,7 @@ def gpu_named(uuid: str, nvml: Nvml | None) -> Gpu | None:
 
 
 def throttle_reasons(bits: int) -> list[str]:
-    """Causes of reduced clocks, in words; empty if there are none beyond deliberate settings."""
+    """Causes of reduced clocks, in words; empty without causes beyond deliberate settings."""
     return [words for bit, words in REASONS.items() if bits & bit]
 
 

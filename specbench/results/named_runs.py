@@ -151,7 +151,7 @@ def names_of_runs() -> list[str]:
 
 
 def run_called(name: str, parent: Path) -> Path | None:
-    """The run of a folder with a name; None if there is none. UsageError if there are several."""
+    """The run of a folder with a name; None if missing. UsageError if there are several."""
     runs = runs_in(parent)
     if (back := BACK.fullmatch(name)) and not (parent / name / DESCRIPTION).is_file():
         timed = [run for run in runs if TIMED.match(run.name)]

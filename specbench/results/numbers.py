@@ -269,7 +269,10 @@ def passes(turns: Iterable[Sequence[Trace]], rows: int) -> int:
 
 
 def chosen_columns(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Each choice with its number of turns, most frequent first, and the regret in time per token against the first."""
+    """Each choice with its number of turns, most frequent first, and the regret against that one.
+
+    The regret compares the seconds per token of all prompts. None for cells without choices.
+    """
     turns = {one.turn: one.method.choice for one in samples if one.method.choice}
     if not turns:
         return dict.fromkeys(CHOSEN)

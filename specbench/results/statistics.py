@@ -134,7 +134,7 @@ def _student(prompts: int) -> float:
 
 
 def _log_half(interval: Interval) -> float:
-    """Half the width on the scale of logarithms; NaN if there is none."""
+    """Half the width on the log scale; NaN without an interval."""
     if not (interval.low > 0 and math.isfinite(interval.high)):
         return math.nan
     return math.log(interval.high / interval.low) / 2

@@ -170,7 +170,7 @@ def level_lines(rows: Sequence[Row], names: Sequence[str], text: CellText = cell
 
 
 def why_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
-    """From the predicted to the measured speedup, a line per cell with timed phases. Terms add up to the sums."""
+    """From predicted to measured speedup, a line per cell with timed phases, if any. Terms add up to the sums."""
     needed = [column for _, column, _ in STAGES if column not in OF_SOME]
     timed = [
         (row, name)

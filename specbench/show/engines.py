@@ -156,7 +156,7 @@ def show_published(preset: Preset, rows: Sequence[Row], style: str, console: Con
 
 
 def published_table(preset: Preset, rows: Sequence[Row]) -> Table:
-    """A line for every published number and every measured cell it belongs to; if there are none, only the text."""
+    """A line for every published number and every measured cell it belongs to; without cells, only the text."""
     lines = [line for row in rows for line in _lines(preset, row)]
     words = (f"paper: {preset.paper}", f"reproduced: {preset.reproduces}", f"different: {preset.differs}")
     header = ("number", "of", "published", "measured") if lines else ()
