@@ -76,7 +76,7 @@ def device_of(spec: RunSpec, devices: frozenset[str]) -> str:
 
 
 def refuse_unseated(specs: Sequence[RunSpec], devices: frozenset[str]) -> None:
-    """Raise UsageError for a cell whose device no node has, is chosen by the cluster, or is more than one."""
+    """Raise UsageError for a cell on several devices, on a numbered device, or on a kind that no node has."""
     for spec in specs:
         if spec.tensor_parallel is not None or (spec.draft_device or "cpu") != "cpu":
             option = "--tensor-parallel" if spec.tensor_parallel is not None else "--draft-device"

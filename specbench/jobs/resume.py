@@ -162,7 +162,7 @@ def refuse_elsewhere(cell: Cell | None, today: Mapping[str, Any]) -> None:
 
 
 def refuse_changed(cell: Cell, specs: Sequence[RunSpec]) -> None:
-    """Raise UsageError if a method with existing samples has changed files and is needed again."""
+    """Raise UsageError if a method is needed again, has samples, and its files have changed."""
     if not any(cell.spec.method == spec.method and cell.spec.choices == spec.choices for spec in specs):
         return
     if (now := content_sha256(methods_of(cell.spec))) != cell.resolved.get("method_sha256", now):

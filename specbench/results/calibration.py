@@ -53,7 +53,10 @@ class AtContext:
     draft: tuple[Point, ...]
 
     def costs(self) -> Costs:
-        """Costs in baseline steps; verify[K] is a step with a pass over K + 1 tokens. Other widths are interpolated."""
+        """Costs in baseline steps; verify[K] is a step with a pass over K + 1 tokens, so verify[0] is 1.
+
+        Unmeasured widths are interpolated linearly.
+        """
         first, last = self.draft[0], self.draft[-1]
         later = (last.milliseconds - first.milliseconds) / max(last.width - first.width, 1)
         widths = [p.width for p in self.target]

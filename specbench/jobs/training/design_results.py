@@ -16,7 +16,7 @@ from specbench.training.start import Shape
 from specbench.wording import counted, finite_or_none, grouped, interval_text
 
 PROMISING = 0.9  # highest break-even α of a shape that is trained
-NEAR = 0.05  # fits within this share of their optimum agree with the measurement, as the optimum is flat
+NEAR = 0.05  # tolerance for agreement of a fitted and a measured optimum, as the optimum is flat
 FINER = 4  # sizes evaluated by the formula between two budgets
 TRAINED = ("trained_tokens", "alpha", "k", "tokens_per_round", "speedup_predicted", "tokens_per_second_predicted")
 RISES = {
