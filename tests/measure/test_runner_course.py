@@ -1,6 +1,7 @@
 """When a cell ends: at a narrow interval, at the end of its prompts, or later, when a run is continued."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -47,6 +48,7 @@ def test_until_ci_looks_at_fixed_checkpoints_only(monkeypatch: pytest.MonkeyPatc
 # --- the first estimate -----------------------------------------------------------------------------------------------
 
 
+@dataclass
 class Compiling(FakeBackend):
     """A backend that compiles, and that can decode without."""
 
