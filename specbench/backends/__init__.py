@@ -1,1 +1,1 @@
-"""Engines behind one protocol. There is one so far: our own loop, on networks in this process."""
+"""Engines behind one protocol: our own loop in this process, and other engines."""

@@ -1,6 +1,6 @@
-"""What a backend is: an engine with one pair of checkpoints, as jobs use it; and what engines besides ours can do.
+"""The backend protocol: an engine with one pair of checkpoints, and the abilities of engines besides ours.
 
-What an engine lacks it declares as None; nothing is ever asked for with getattr or isinstance.
+A missing ability is declared as None; no code uses getattr or isinstance to find out.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ from specbench.theory.memory import Demand
 from specbench.theory.optimum import Costs
 
 Decode = Callable[[Sequence[Sequence[int]], Sequence[int]], list[Trace]]  # prompts as token ids, one seed per prompt
-Loading = Callable[[str, int, int], None]  # (what is done with which model, bytes done, bytes in all)
+Loading = Callable[[str, int, int], None]  # (step and model, bytes done, total bytes)
 Scores = Callable[[Sequence[int], int, int], torch.Tensor]  # see `Backend.scores`
 
 
@@ -33,11 +33,11 @@ def unseen(what: str, done: int, total: int) -> None:
 
 
 class Networks(Protocol):
-    """The networks of a pair in this process, for what looks inside a round: calibration, searches and traces."""
+    """The networks of a pair in this process, for jobs that look inside a round: calibration, searches and traces."""
 
     device: torch.device
     context: int
-    costs: Costs | None  # of a round on this machine, for `--k auto`; set by the job that has measured them
+    costs: Costs | None  # of a round on this machine, for `--k auto`; set by the job that measured them
 
     @property
     def width(self) -> int:
@@ -51,16 +51,16 @@ class Networks(Protocol):
 
     @property
     def tokenizer(self) -> Any:
-        """The target's, which is the draft's as well."""
+        """The target's tokenizer, which the draft shares."""
         ...
 
     def network(self, name: str) -> Any:
-        """The module of a model that has been loaded."""
+        """The module of a loaded model."""
         ...
 
     def hold(self, name: str, network: Any) -> None:
-        """Take in a network that was made in this process, by the name that methods have for it: one without
-        recurrent state, of the target's vocabulary, in its dtype and on its device. It replaces one of that name."""
+        """Register a network made in this process under the name that methods use, replacing one
+        of that name. It has no recurrent state, and the target's vocabulary, dtype and device."""
         ...
 
     def law(self, spec: RunSpec) -> Sampling:
@@ -73,12 +73,12 @@ class Networks(Protocol):
 
     @property
     def plain(self) -> Collection[str]:
-        """The names of those models that were loaded and are networks over the target's tokens."""
+        """The names of the loaded models that are networks over the target's tokens."""
         ...
 
     def models(self, spec: RunSpec) -> Mapping[str, Model]:
-        """Fresh models by name: own caches, shared weights. UsageError where
-        one of those that the method names has no rows over the target's tokens."""
+        """Fresh models by name: own caches, shared weights. UsageError if a model that the
+        method names has no rows over the target's tokens."""
         ...
 
     def method(self, spec: RunSpec) -> Speculate:
@@ -86,12 +86,12 @@ class Networks(Protocol):
         ...
 
     def source(self, spec: RunSpec, seeds: Sequence[int]) -> Source:
-        """Where the draws of a spec come from: one seed per row."""
+        """The random source of a spec: one seed per row."""
         ...
 
     def experts(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> dict[str, float] | None:
-        """The experts that the target's passes touch as columns, None of a target without any: counted while
-        prompts are decoded in the rows of one batch with the method of a spec, step by step and untimed."""
+        """The experts used by the target's passes, as columns; None for a target without experts. They
+        are counted in an untimed, stepwise decode of the prompts as one batch with the spec's method."""
         ...
 
     def glance(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seed: int) -> list[Trace]:
@@ -100,7 +100,7 @@ class Networks(Protocol):
         ...
 
     def gradless(self) -> AbstractContextManager[None]:
-        """Without gradients; `prepare` takes care of it by itself."""
+        """Disable gradients; `prepare` does this by itself."""
         ...
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
@@ -110,7 +110,7 @@ class Networks(Protocol):
 
 @dataclass(frozen=True)
 class Held:
-    """Cells with one baseline, whose arms are all held ready at once, and the tokens of their longest prompt."""
+    """Cells with one baseline, whose arms are ready at the same time, and the tokens of their longest prompt."""
 
     specs: Sequence[RunSpec]
     prompt: int
@@ -122,107 +122,107 @@ class Held:
 
 
 class Backend(Protocol):
-    """An engine and the pair of some specs, checked as far as that is possible without weights.
+    """An engine and the pair of some specs, checked as far as possible without weights.
 
-    The runner times nothing itself: it reads the traces. Between `load` and `unload` any
-    number of specs of the pair may be prepared, and all that are decode on the same weights.
+    The runner times nothing itself: it reads the traces. Between `load` and `unload` any number
+    of specs of the pair may be prepared; all of them use the same weights.
     """
 
     @property
     def name(self) -> str:
-        """What a user calls the engine."""
+        """The engine's name for the user."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where it computes, as far as this process knows; it is part of the environment that a run records."""
+        """The device as far as this process knows it; a run records it as part of the environment."""
         ...
 
     @property
     def context(self) -> int:
-        """The most tokens of a sequence, new ones and drafts included."""
+        """The maximum length of a sequence in tokens, new ones and drafts included."""
         ...
 
     @property
     def execution(self) -> str:
-        """How decodes are executed, in a few words for the user. `prepare` may change it, for all that was prepared."""
+        """How decodes are executed, in a few words for the user. `prepare` may change it for everything prepared."""
         ...
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What a user should know about the pair, one line each; `load` may add some."""
+        """Warnings about the pair, one line each; `load` may add some."""
         ...
 
     @property
     def scores(self) -> Scores | None:
-        """How diverging greedy output is judged; None where the engine gives no logits.
+        """Scores for judging greedy output that diverges; None if the engine gives no logits.
 
-        (ids, start, block) → [len(ids) − start, V] logits of the target along known ids from token start − 1 on, fed
-        `block` at a time. A baseline computes block 1, verification block K + 1; their difference is numerical.
+        (ids, start, block) → [len(ids) − start, V] logits of the target along known ids from token start − 1 on,
+        fed `block` at a time. A baseline computes block 1, verification block K + 1; their difference is numerical.
         """
         ...
 
     @property
     def networks(self) -> Networks | None:
-        """What calibration, searches and traces look into; None where the engine keeps it to itself."""
+        """The networks for calibration, searches and traces; None if the engine does not expose them."""
         ...
 
     @property
     def chat(self) -> Chat | None:
-        """How the target's tokenizer writes chats; None where the engine takes plain text alone."""
+        """The chat format of the target's tokenizer; None if the engine takes plain text only."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a plain prompt, special tokens as the target's tokenizer adds them."""
+        """Token ids of a plain prompt, with the special tokens that the target's tokenizer adds."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What the names of the pair stood for, as columns: target_source, target_commit, dtype_resolved …"""
+        """The resolved pair as columns, such as target_source, target_commit and dtype_resolved."""
         ...
 
     def notes(self, spec: RunSpec) -> Sequence[str]:
-        """What of this engine a reader of a cell's numbers must know, because it changes them; for its row."""
+        """Properties of this engine that change a cell's numbers; notes for its row."""
         ...
 
     def demand(self, held: Sequence[Held]) -> Demand | None:
-        """The memory that measuring these cells takes, group after group, weights included; None where nobody knows."""
+        """The memory needed to measure these cells, group by group, weights included; None if unknown."""
         ...
 
     def frugal(self) -> "Backend | None":
-        """The same pair in the way of execution that takes the least memory;
-        None where that is the present one, or another was asked for."""
+        """The same pair in the execution mode that needs the least memory; None if it is
+        already used, or the user chose another."""
         ...
 
     def judge(self) -> "Backend | None":
-        """What scores its text again: a backend with networks of the same
-        checkpoints in this process, loaded; None if there is no such backend."""
+        """The backend that scores this one's output: loaded networks of the same checkpoints in
+        this process; None if there is no such backend."""
         ...
 
     def load(self, longest: int = 0, watch: Loading = unseen) -> None:
         """Read the weights; no prompt will have more than `longest` tokens. Raises UnusableModelError.
 
-        `watch` hears what is being fetched or read, how many bytes of it are done, and how many there are.
+        `watch` receives what is fetched or read, the bytes done, and the total bytes.
         """
         ...
 
     def unload(self) -> None:
-        """Forget the weights and everything that was made of them."""
+        """Free the weights and everything derived from them."""
         ...
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
-        """A function that decodes prompts of up to `longest` tokens as `spec` says; all that is slow is done here.
+        """A function that decodes prompts of up to `longest` tokens as `spec` requires; all slow work is done here.
 
-        It returns one trace per prompt, decoded with a seed each: equal seeds give equal tokens.
+        The function returns one trace per prompt; each prompt has its own seed, and equal seeds give equal tokens.
         """
         ...
 
     def keep(self, specs: Sequence[RunSpec]) -> None:
-        """Forget what was prepared for other specs than these: their caches, and what was compiled or captured."""
+        """Free the caches and the compiled or captured passes of all other specs."""
         ...
 
 
 def networks_of(backend: Backend, purpose: str) -> Networks:
-    """The networks of a backend; UsageError, saying what needs them, where it gives none."""
+    """The networks of a backend. UsageError naming `purpose` if it exposes none."""
     if backend.networks is None:
         raise UsageError(
             f"{purpose} looks into the networks of a pair, and the backend {backend.name} gives no access to them: "
@@ -233,11 +233,11 @@ def networks_of(backend: Backend, purpose: str) -> Networks:
 
 @dataclass(frozen=True)
 class Can:
-    """What an engine besides ours can do.
+    """What an engine besides ours supports.
 
-    settings: those that it has besides ANYWHERE, and which values of them besides the default.
-    drafters: the parts of method files that it drafts with, and the rules that it judges their drafts
-    by; None: all. why: the reason for settings that it lacks. has: its methods in words.
+    settings: supported settings in addition to ANYWHERE, with their supported values other than
+    the default. drafters: supported drafters of method files, and the rules that can judge their
+    drafts (None: all). why: the reason why other settings are missing. has: its methods in words.
     """
 
     settings: Mapping[str, Collection[Any] | None]
@@ -247,12 +247,12 @@ class Can:
     refusal: str = "{option}: {why}: leave it out, or use --backend native"
 
 
-ANYWHERE = (  # settings, and groups of them, that any engine has or none needs; of others its row says so
+ANYWHERE = (  # settings and groups supported by any engine, or needed by none; an engine's entry lists others
     "pair", "revisions", "device", "method", "data", "excerpt", "chat", "limit", "stopping", "length", "draws",
     "choices", "k", "confidence", "acceptance_source", "temperature", "top_k", "top_p", "dtype", "aux_layers",
     "draft_vocabulary", "vocabulary", "backend", "engine_option", "url", "baseline_url", "arrivals",
 )  # fmt: skip
-POINT_MASS = ("Rejection", "TokenMatch")  # the same where a draft is a point mass, as one that was looked up is
+POINT_MASS = ("Rejection", "TokenMatch")  # the same if a draft is a point mass, as in lookup
 KERNELS = "it has kernels of its own"
 CAN = {
     "transformers": Can(
@@ -325,7 +325,7 @@ CAN = {
 
 
 def refuse_settings(engine: str, spec: RunSpec) -> None:
-    """UsageError for a setting that an engine besides ours does not have."""
+    """UsageError for a setting that an engine besides ours does not support."""
     can, every = CAN[engine], declared(RunSpec)
     doubtful = [name for name, one in every.items() if not {name, one.setting.group} & {*ANYWHERE}]
     for name in dict.fromkeys((*can.why, *doubtful)):
@@ -337,20 +337,20 @@ def refuse_settings(engine: str, spec: RunSpec) -> None:
 
 @dataclass(frozen=True)
 class Parts:
-    """The drafter of a method, its fields, and the rule that judges; all by name."""
+    """The drafter of a method, its fields, and the verification rule; all by name."""
 
     drafter: str
     fields: Mapping[str, Any]
     rule: str
 
     def k(self, spec: RunSpec) -> Any:
-        """How many tokens are drafted in a round."""
+        """The number of tokens drafted per round."""
         found = self.fields.get("k")
         return spec.k if found == "k" else found
 
 
 def parts_of(spec: RunSpec) -> Parts:
-    """The parts of a method as its file names them."""
+    """The parts of a method as named in its file."""
     outermost = read_method(spec.method)["method"]
     inner = outermost.get("Speculate") if isinstance(outermost, dict) else None
     if not isinstance(inner, dict) or inner.get("model") != "target":
@@ -361,8 +361,8 @@ def parts_of(spec: RunSpec) -> Parts:
 
 
 def drafting(engine: str, spec: RunSpec) -> Parts | None:
-    """The parts of a method that an engine besides ours drafts with; None where nothing
-    is drafted. UsageError, naming the native backend, for a method that it does not have."""
+    """The parts of a method that another engine drafts with; None if nothing is drafted.
+    UsageError, naming the native backend, for an unsupported method."""
     can, parts = CAN[engine], parts_of(spec)
     if parts.drafter == "NoDraft" or spec.k == 0:
         return None
@@ -373,7 +373,7 @@ def drafting(engine: str, spec: RunSpec) -> Parts | None:
 
 
 def no_method(engine: str, spec: RunSpec, parts: Parts) -> UsageError:
-    """That an engine does not have a method."""
+    """The error for a method that an engine does not support."""
     what = f"{parts.rule} over {parts.drafter}"
     if engine == "transformers" and parts.drafter != "ModelDrafter":
         what = parts.drafter

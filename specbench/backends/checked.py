@@ -1,4 +1,4 @@
-"""From the specs of a pair to its checkpoints, checked without weights: that they exist and fit together."""
+"""From the specs of a pair to its checkpoints, checked without weights: they exist and fit together."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,18 +35,18 @@ from specbench.models.execution import compiled, machine
 from specbench.models.scale import growth
 from specbench.spec import RunSpec
 
-Named = Mapping[str, str | None]  # something of each role, by its name
+Named = Mapping[str, str | None]  # a property of each role, by the role's name
 DRAFT_DEVICE = "--draft-device"
-APART = ("Retrieval", "Distilled")  # parts that look into the target's own keys, or change weights on the way
+APART = ("Retrieval", "Distilled")  # parts that read the target's own keys, or change weights during decoding
 
 
 @dataclass(frozen=True)
 class CheckedPair:
-    """The models of some specs that differ in nothing that concerns checkpoints.
+    """The models of some specs that have the same checkpoints.
 
-    kept: of every model that is a part of another one, the role that it is a part of and the layers that are kept.
-    foreign: of every role with another tokenizer than the target's, both vocabularies and the rule that joins
-    them. cuts: of every model whose head knows some tokens only once it is loaded, the cuts that make it so.
+    kept: for every model made of layers of another one, the role of that model and the kept layers.
+    foreign: for every role with another tokenizer than the target's, both vocabularies and the rule
+    that joins them. cuts: for every model whose head is cut to some tokens after loading, the cuts.
     """
 
     device: torch.device
@@ -64,7 +64,7 @@ class CheckedPair:
 
     @property
     def thinking(self) -> Spans:
-        """Where the target thinks aloud."""
+        """The spans in which the target reasons."""
         return Spans(*thinking_tokens(self.roles["target"].tokenizer))
 
     @property
@@ -74,11 +74,11 @@ class CheckedPair:
 
     @property
     def borrowing(self) -> set[str]:
-        """The names of those that are no networks of their own."""
+        """The names of the heads that need the target's network."""
         return {name for name, role in self.roles.items() if role.borrows}
 
     def columns(self, commits: Named, weights: Named, rollbacks: Named) -> dict[str, Any]:
-        """What every role resolved to, with what is known once it is loaded.
+        """The columns that describe every resolved role, with the facts known after loading.
         `scale_model` names the roles that are scale models; it may be empty."""
         scaled = [f"{name} {label}" for name, role in self.roles.items() if (label := growth.label(role.config))]
         found: dict[str, Any] = {"scale_model": ", ".join(scaled), **heads.vocabulary_columns(self.foreign)}
@@ -95,7 +95,7 @@ class CheckedPair:
 
 
 def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> CheckedPair:
-    """Read configurations and tokenizers. Raises UsageError or UnusableModelError for what does not fit."""
+    """Read configurations and tokenizers. Raises UsageError or UnusableModelError if they do not fit."""
     spec, named, checkpoints = specs[0], named_by(specs), checkpoints_of(specs)
     refuse_missing(checkpoints, spec)
     target = role_of("target", spec, spec.dtype, device, tier)
@@ -124,15 +124,15 @@ def checkpoints_of(specs: Sequence[RunSpec]) -> dict[str, names.Checkpoint]:
 
 
 def refuse_missing(checkpoints: Mapping[str, names.Checkpoint], spec: RunSpec) -> None:
-    """MissingError where checkpoints, by their roles, can neither be found on
-    this machine nor be fetched, or what reads or quantises them is not installed."""
+    """MissingError if checkpoints can neither be found on this machine nor be fetched, or a
+    package that reads or quantises them is not installed."""
     lacking = [found for name, checkpoint in checkpoints.items() if (found := unavailable(name, checkpoint))]
     if lacking := [*lacking, *lacking_extras(checkpoints, spec)]:
         raise MissingError(lacking)
 
 
 def lacking_extras(checkpoints: Mapping[str, names.Checkpoint], spec: RunSpec) -> list[Missing]:
-    """The extras that reading these checkpoints, or quantising them, needs and this installation lacks; each once."""
+    """The missing extras needed to read or quantise these checkpoints; each once."""
     kinds = [kind for kind in (spec.quantize, spec.draft_quantize) if kind and quantise.needs_torchao(kind)]
     found = [without_extra(checkpoint) for checkpoint in checkpoints.values()]
     found += [lacking_extra("quant", f"quantising to {kind}") for kind in kinds[:1]]
@@ -140,7 +140,7 @@ def lacking_extras(checkpoints: Mapping[str, names.Checkpoint], spec: RunSpec) -
 
 
 def with_drafter(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> CheckedPair:
-    """The pair with a model that drafts, by the name of its role; refused where it does not fit the target."""
+    """The pair with a drafting model added under its role name; refused if it does not fit the target."""
     target = pair.roles["target"]
     head = heads.head_at(checkpoint_of(name, spec), target, spec)
     device = drafting_device(spec, pair.device)
@@ -164,7 +164,7 @@ def with_drafter(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> Chec
 
 
 def with_foreign(pair: CheckedPair, name: str, role: Role, spec: RunSpec) -> CheckedPair:
-    """The pair with a model that drafts by another tokenizer; refused where no rule joins the two vocabularies."""
+    """The pair with a drafting model of another tokenizer; refused if no rule joins the two vocabularies."""
     target = pair.roles["target"]
     found = heads.both_vocabularies(target, role, name, spec.vocabulary or "auto")
     context = min(pair.context, check.context_length(role.config))
@@ -178,7 +178,7 @@ def with_foreign(pair: CheckedPair, name: str, role: Role, spec: RunSpec) -> Che
 
 
 def role_of(name: str, spec: RunSpec, dtype: str, device: torch.device, tier: str) -> Role:
-    """A role as it resolves; in the tier compile a half-precision one computes in bfloat16 where that is fast."""
+    """The resolved role; in the tier compile a half-precision one computes in bfloat16 if that is fast."""
     checkpoint = checkpoint_of(name, spec)
     config = description.load_config(checkpoint)
     tokenizer = description.load_tokenizer(checkpoint)
@@ -200,7 +200,7 @@ def drafting_device(spec: RunSpec, device: torch.device) -> torch.device | None:
 
 
 def refuse_apart(name: str, config: Any, borrows: bool, specs: Sequence[RunSpec]) -> None:
-    """UsageError where a drafter cannot lie on a device of its own."""
+    """UsageError if a drafter cannot be on a separate device."""
     reason = ""
     if borrows:
         reason = "it is a head, which reads its target"
@@ -215,12 +215,12 @@ def refuse_apart(name: str, config: Any, borrows: bool, specs: Sequence[RunSpec]
 
 
 def agreeing(spec: RunSpec) -> Callable[[Tensor], Tensor] | None:
-    """How decisions become those of all processes; None where this is the only one."""
+    """The function that makes all processes agree on decisions; None in a single process."""
     return machine.decided if spec.tensor_parallel else None
 
 
 def refuse_out_of_step(specs: Sequence[RunSpec], kept: Collection[str], heads: Collection[str]) -> None:
-    """UsageError for what the processes of a target cannot do in step, or nobody has checked that they can."""
+    """UsageError for features that the processes of a sharded target cannot run in step, or that are untested there."""
     if specs[0].tensor_parallel is None:
         return
     if parts := [*kept, *heads]:

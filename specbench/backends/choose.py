@@ -1,4 +1,4 @@
-"""Which engine measures a pair, ours or of another package: the only place that knows all of them by name."""
+"""The engine that measures a pair, ours or another package's: the only module that knows all engines by name."""
 
 from collections.abc import Callable, Sequence
 
@@ -45,7 +45,7 @@ def refuse_options(specs: Sequence[RunSpec]) -> None:
 
 
 def refuse_arrivals(specs: Sequence[RunSpec]) -> None:
-    """UsageError for requests that come at times of their own to an engine that is no server."""
+    """UsageError for request arrival times with an engine that is not a server."""
     for spec in specs:
         if spec.arrivals is not None and spec.backend != server.NAME:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Heads, and drafts with another tokenizer, as roles of a pair: found, checked against the target, loaded beside it."""
+"""Heads, and drafts with another tokenizer, as roles of a pair: found, checked against the target, loaded with it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -25,13 +25,13 @@ from specbench.models.network.causal import Causal
 from specbench.spec import RunSpec
 from specbench.theory.memory import Network
 
-PROBE, PROBED = ASSETS / "prompts" / "articles.jsonl", 256  # tokens of its first text at most
+PROBE, PROBED = ASSETS / "prompts" / "articles.jsonl", 256  # maximum tokens of the first text
 
 
 def head_at(checkpoint: Checkpoint, target: Role, spec: RunSpec) -> Found | None:
-    """The head that a checkpoint is, with its module as far as it can be had without the weights of the target.
+    """The head in a checkpoint, with its module as far as it can be built without the target's weights.
 
-    UsageError or UnusableModelError for a head that does not fit, and for settings that what was found does not take.
+    UsageError or UnusableModelError for a head that does not fit, and for settings that it does not take.
     """
     layers, head = boundaries(spec.aux_layers), files.find(checkpoint, target.checkpoint)
     if head is None or head.kind == "pard":
@@ -45,7 +45,7 @@ def head_at(checkpoint: Checkpoint, target: Role, spec: RunSpec) -> Found | None
 
 
 def role_of(found: Found, checkpoint: Checkpoint, target: Role) -> Role:
-    """The role that a head plays, with what it has of its target."""
+    """The role of a head, with the properties that it takes from its target."""
     return Role(checkpoint, found.hollow.config, target.tokenizer, target.dtype, head=found)
 
 
@@ -60,13 +60,13 @@ def boundaries(text: str | None) -> tuple[int, ...] | None:
 
 
 def said(found: Found) -> tuple[str, ...]:
-    """What to know of a head before it is loaded: its kind, what it reads and by which rule, and whose it is."""
+    """Remarks on a head before loading: its kind, the layers it reads and by which rule, and its target."""
     why = f", {found.hollow.why}" if found.hollow.why else ""
     return (f"{found.head.name}: {found.head.words}{why}", *found.head.warnings_for(*found.target))
 
 
 def load(role: Role, found: Found, network: Any) -> Loaded:
-    """The module of a head on the weights of its target."""
+    """The module of a head with the weights of its target."""
     module, name = built(found.head, network, found.layers), role.checkpoint.name
     notes = list(module.warnings)
     if not module.at_once:
@@ -75,8 +75,8 @@ def load(role: Role, found: Found, network: Any) -> Loaded:
 
 
 def probed(role: Role, module: Any, network: Any) -> Iterator[str]:
-    """How often the best token of a head is its target's on a text that ships, and whether it would
-    be more often with layers counted from one less: no error tells of that, only tokens per round."""
+    """How often a head's most likely token is the target's on a shipped text, and whether layers counted
+    from one less would raise that: such a mistake raises no error, it only lowers tokens per round."""
     document = json.loads(PROBE.read_text(encoding="utf-8").partition("\n")[0])["document"]
     most = min(PROBED, context_length(network.config))
     ids = torch.tensor([role.encode(document)[:most]], device=network.get_input_embeddings().weight.device)
@@ -90,10 +90,10 @@ def probed(role: Role, module: Any, network: Any) -> Iterator[str]:
 
 
 def joined_in(models: Mapping[str, Model], heads: Mapping[str, Any], depth: int) -> dict[str, Model]:
-    """The models of a method that drafts up to `depth` tokens, with these heads in it by name: modules, for
-    which the target leaves its hidden rows, or None for a network of its own that drafts through masks.
+    """The models of a method that drafts up to `depth` tokens, with these heads added by name: modules, for
+    which the target keeps its hidden states, or None for a separate network that drafts through masks.
 
-    UsageError for a target that keeps no hidden rows, and for a head that drafts fewer tokens.
+    UsageError for a target that keeps no hidden states, and for a head that drafts fewer tokens.
     """
     found = dict(models)
     for name, head in heads.items():
@@ -118,7 +118,7 @@ def refuse_deep(spec: RunSpec, heads: Mapping[str, Found], depth: int) -> None:
 
 
 def sizes_of(role: Role, found: Found, target: Role) -> Network:
-    """The sizes of a head, with what its target keeps for it."""
+    """The sizes of a head, including what its target keeps for it."""
     item, config, hollow = role.dtype.itemsize, role.config, found.hollow
     wide = target.config.get_text_config(decoder=True).hidden_size
     numbers = [tensor.numel() for tensor in found.head.tensors.values()]
@@ -140,8 +140,8 @@ def sizes_of(role: Role, found: Found, target: Role) -> Network:
 
 
 def attended(found: Found) -> int:
-    """How many numbers a layer of a head keeps of a token to attend to
-    it: an MTP module's is its target's, which may keep latent ones."""
+    """The numbers cached per token and layer of a head; for an MTP module the same as in its
+    target, which may cache latents."""
     config = found.hollow.config
     if not config.num_hidden_layers:
         return 0
@@ -153,7 +153,7 @@ def attended(found: Found) -> int:
 def both_vocabularies(
     target: Role, role: Role, name: str, wanted: Literal["auto", "common", "strings"]
 ) -> Vocabularies:
-    """Both vocabularies of a draft with another tokenizer. UnusableModelError or UsageError where no rule does."""
+    """Both vocabularies of a draft with another tokenizer. UnusableModelError or UsageError if no rule applies."""
     ours, theirs = (int(one.config.get_text_config(decoder=True).vocab_size) for one in (target, role))
     found = Vocabularies(spelling_of(target.tokenizer), spelling_of(role.tokenizer), ours, theirs, name, wanted)
     _ = found.rule
@@ -161,7 +161,7 @@ def both_vocabularies(
 
 
 def vocabulary_said(found: Vocabularies, context: int, longest: int) -> str:
-    """What a user should know, in one line: which rule it is, what is common, and how far the draft reads."""
+    """A one-line remark: the rule, the common tokens, and how far the draft reads."""
     rule = {
         "common": "it drafts tokens that both have",
         "strings": "its text is written anew in the target's tokens, by the host in every round",
@@ -171,7 +171,7 @@ def vocabulary_said(found: Vocabularies, context: int, longest: int) -> str:
 
 
 def vocabulary_columns(foreign: Mapping[str, Vocabularies]) -> dict[str, Any]:
-    """As columns: the rule of every such model, named where there are several, and what is common."""
+    """Columns: the rule of every such model, named if there are several, and the common tokens."""
     rules = [found.rule if name == "draft" else f"{name} {found.rule}" for name, found in foreign.items()]
     shared = [found.shared for found in foreign.values()]
     return {"vocabulary_resolved": ", ".join(rules), "vocabulary_shared": "; ".join(shared)}

@@ -1,4 +1,4 @@
-"""What a checked pair takes of memory while some cells are measured, before any weight is read; and what would help."""
+"""The memory demand of a checked pair for some cells, estimated before any weight is read; and what would lower it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,15 +23,15 @@ from specbench.spec import RunSpec
 from specbench.theory.memory import Arm, Demand, Network, Part, parts, total
 
 SMALL = torch.bfloat16
-ROWS_KEPT = ("Distilled", "rows")  # the field that says how many rows a draft learns from
-TWINS = ("Streaming", "Retrieval")  # parts of a method that have a cache beside that of the model which they read
+ROWS_KEPT = ("Distilled", "rows")  # the field for the number of rows that a draft learns from
+TWINS = ("Streaming", "Retrieval")  # parts of a method with a second cache for the model that they read
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The demand of a pair. keeps: whether arms outlive their cells, as what was compiled or
-    captured does; lays_out: whether what was compiled has weights in a layout of its own; packs:
-    whether eager passes have; releases: whether these then have the only copy, but of an embedding."""
+    """The demand of a pair. keeps: compiled or captured arms outlive their cells; lays_out:
+    compiled code has its own layout of the weights; packs: eager passes have one; releases:
+    that packed copy is then the only one, except for embeddings."""
 
     pair: CheckedPair
     keeps: bool = False
@@ -40,7 +40,7 @@ class Estimate:
     releases: bool = False
 
     def demand(self, held: Sequence[Held]) -> Demand:
-        """What is held at the fullest, and what it would be with other settings."""
+        """The peak demand, and the demand with other settings."""
         return Demand(
             self.parts(held),
             max(net.read for net in self.networks.values()),
@@ -57,13 +57,13 @@ class Estimate:
         return [*found, *self.reading(total(found))] if self.pair.device.type == "cpu" else found
 
     def reading(self, later: int) -> list[Part]:
-        """What unpacking GGUF files takes beyond all that is held later; other weights are read one by one."""
+        """The extra memory for unpacking GGUF files beyond what is held later; other weights are read one by one."""
         unpacked = [net.read for name, net in self.networks.items() if self.pair.roles[name].checkpoint.file]
         more = sum(net.weights for net in self.networks.values()) + max(unpacked, default=0) - later
         return [Part("reading", "working memory", more)] if unpacked and more > 0 else []
 
     def others(self, held: Sequence[Held]) -> list[tuple[str, "Estimate", Sequence[Held]]]:
-        """Settings that take less memory: their names, and what they change."""
+        """Settings that need less memory: their names and effects."""
         found: list[tuple[str, Estimate, Sequence[Held]]] = []
         if any(role.dtype.itemsize > SMALL.itemsize for role in self.pair.roles.values()):
             found.append(("--dtype bfloat16", self.in_(SMALL), held))
@@ -89,7 +89,7 @@ class Estimate:
         return replace(self, pair=replace(self.pair, roles=roles))
 
     def loaded(self, **changes: Any) -> "Estimate":
-        """The same with the target loaded in another way."""
+        """The same with other load settings for the target."""
         target = self.pair.roles["target"]
         roles = {**self.pair.roles, "target": replace(target, how=replace(target.how, **changes))}
         return replace(self, pair=replace(self.pair, roles=roles))
@@ -109,8 +109,8 @@ class Estimate:
         return {name: replace(net, packed=self.packed(name, net)) for name, net in here.items()}
 
     def packed(self, name: str, network: Network) -> int:
-        """The bytes of the matrices that are laid out anew, once or twice: not those of the
-        embedding, and of quantised weights, which are packed already, those of the head alone."""
+        """The bytes of the matrices that are packed, once or twice. The embedding is not
+        packed; of quantised weights, which are packed already, only the head is."""
         role, table = self.pair.roles[name], network.vocabulary * network.hidden * network.item
         layouts = self.lays_out + (self.packs and role.dtype in dtypes())
         if not layouts:
@@ -128,36 +128,35 @@ class Estimate:
         return Arm([*cached, *twins], prompt, length, nodes, spec.batch, self.learning(spec.method))
 
     def learning(self, method: str) -> int:
-        """Bytes that drafts take which learn; of a method with one that does, all are taken for such."""
+        """Bytes of drafts that learn; if a method has one, all its drafts are counted as such."""
         kept = [rows for part, field, rows in leaves(read_method(method)["method"]) if (part, field) == ROWS_KEPT]
         vocabulary = self.networks["target"].vocabulary
         return sum(self.whole(name).learning(rows, vocabulary) for rows in kept for name in drafts_with(method))
 
     def whole(self, name: str) -> Network:
-        """The network of a name with weights; of some layers, the one that they are taken of."""
+        """The network of a name with weights; for selected layers, the network that they are taken from."""
         base, _ = self.pair.kept.get(name, (name, ()))
         return self.networks[base]
 
     def network(self, name: str) -> Network:
-        """That of a role, or of some of its layers; with another tokenizer its cache has more places."""
+        """The network of a role or of its selected layers; with another tokenizer its cache has more slots."""
         base, layers = self.pair.kept.get(name, (name, None))
         found = self.networks[base] if layers is None else self.networks[base].of_layers(len(layers))
         return replace(found, kept=STRETCH * found.kept) if base in self.pair.foreign else found
 
 
 def unpacked(role: Role, network: Network) -> Network:
-    """The network of a role; a GGUF file is unpacked whole before the first of its weights is where it belongs."""
+    """The network of a role; a GGUF file is unpacked whole before its first weight is in place."""
     return replace(network, read=network.read + network.weights) if role.checkpoint.file else network
 
 
 def elsewhere(network: Network) -> Network:
-    """A network that lies on another device than the one whose memory is asked for, and leaves rows here alone."""
+    """A network on another device than the one whose memory is estimated; only its rows are here."""
     return replace(network, weights=0, read=0, kept=0)
 
 
 def kept_arms(held: Sequence[Held]) -> list[list[RunSpec]]:
-    """The arms that are there while each group is measured: its own,
-    and those of earlier groups which later ones have as well."""
+    """The arms held while each group is measured: its own, and those of earlier groups that later ones share."""
     groups = [dict.fromkeys(map(whatever_prompts, one.arms)) for one in held]
     found = []
     for number, group in enumerate(groups):
@@ -167,7 +166,7 @@ def kept_arms(held: Sequence[Held]) -> list[list[RunSpec]]:
 
 
 def demand_of(estimate: Estimate, held: Sequence[Held]) -> Demand | None:
-    """The demand; None for a pair with a network that says of its sizes what nobody expects: then memory will tell."""
+    """The demand; None for a network with unexpected sizes: then only running out of memory will show it."""
     try:
         _ = estimate.networks
     except (AttributeError, TypeError, ValueError, KeyError):
@@ -176,13 +175,13 @@ def demand_of(estimate: Estimate, held: Sequence[Held]) -> Demand | None:
 
 
 def free_for(demand: Demand, device: torch.device) -> bool:
-    """Whether a device has so much memory, as far as it tells."""
+    """Whether a device has enough memory, as far as it reports."""
     free = free_memory(device)
     return free is None or total(demand.parts) <= free
 
 
 def read_by_twins(method: str) -> list[str]:
-    """The models of which a method keeps a second cache."""
+    """The models for which a method keeps a second cache."""
     return [
         str(value) for part, key, value in leaves(read_method(method)["method"]) if key == "model" and part in TWINS
     ]

@@ -68,17 +68,17 @@ GLANCE = 32  # new tokens of a prompt of the first estimate
 def open_pair(specs: Sequence[RunSpec]) -> "Native":
     """The pair of some specs, checked without weights. Raises UsageError or UnusableModelError.
 
-    The threads of this process are fitted to the processor, as all that is measured in it must have the same.
+    The threads of this process are fitted to the processor: everything measured in it must have the same number.
     """
     machine.fit_threads()
     for spec in specs:
-        synthetic(form(spec, None), spec.acceptance)  # a wrong method file ends it here
+        synthetic(form(spec, None), spec.acceptance)  # an invalid method file fails here
     return Native(*opened(specs), specs)
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A method over models of its own, the clock of its parts, the ids that end a sequence, and its rounds."""
+    """A method with its own models, the clock of its parts, the ids that end a sequence, and its rounds."""
 
     method: Speculate
     clock: Clock
@@ -88,7 +88,7 @@ class Arm:
 
 @dataclass(eq=False)
 class Native:
-    """The networks of a pair, empty until `load`, and what was built over them."""
+    """The networks of a pair, empty until `load`, and the arms built from them."""
 
     pair: CheckedPair
     tier: Tier
@@ -99,14 +99,14 @@ class Native:
     commits: dict[str, str | None] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
     rollbacks: dict[str, Rollback] = field(default_factory=dict)
-    cut: dict[str, str] = field(default_factory=dict)  # how much of its vocabulary a model knows, where that was cut
+    cut: dict[str, str] = field(default_factory=dict)  # the kept part of a model's vocabulary, if cut
     warnings: tuple[str, ...] = field(init=False)
     joins: Joins = field(init=False)
     name: ClassVar[str] = NAME
-    _longest: int = 0  # tokens of the longest prompt: what is compiled for it serves all data sets
+    _longest: int = 0  # tokens of the longest prompt: code compiled for it serves all data sets
     _arms: dict[RunSpec, Arm] = field(default_factory=dict)
     _twins: packed.Twins = field(default_factory=packed.Twins)
-    _looked_into: bool = False  # whether somebody else has a network
+    _looked_into: bool = False  # whether a network was handed out
     _pool: Pool = field(init=False)  # arms never run at once
 
     def __post_init__(self) -> None:
@@ -134,7 +134,7 @@ class Native:
         return self.pair.roles["target"].encode(text)
 
     def describe(self) -> dict[str, Any]:
-        """The tier, and what every role resolved to."""
+        """The tier and all resolved roles."""
         found = {"tier_resolved": self.tier.name, "draft_vocabulary_resolved": cut_words(self.cut)}
         return found | self.pair.columns(self.commits, self.weights, self.rollbacks)
 
@@ -167,7 +167,7 @@ class Native:
             loaded, self.rollbacks[name] = read_role(role, self.modules, width, role.device or self.device, watch)
             self.modules[name], self.commits[name], self.weights[name] = loaded.model, loaded.commit, loaded.weights
             self.warnings += (*loaded.warnings, *recurrent_notes(name, self.rollbacks[name]))
-            give_back()  # what reading took for the time being
+            give_back()  # temporary memory of reading
         self.cut = complete(self.pair, self.modules, self.rollbacks, self.ends())
         self.warnings += (*known_parts(self.cut), *runs_on(self.tokenizer, self.ends()))
 
@@ -178,7 +178,7 @@ class Native:
 
     @property
     def releases(self) -> bool:
-        """Whether the packed copies that passes read may be the only ones: nothing else reads these
+        """Whether the packed copies that passes read may be the only ones: no other code reads these
         weights. Networks with a recurrent state multiply by them without calling their layers."""
         learning = any(learners(spec.method) for spec in self.specs)
         reading = any(description.recurrent(role.config) for role in self.pair.roles.values())
@@ -190,7 +190,7 @@ class Native:
         return self.modules[name]
 
     def hold(self, name: str, network: Any) -> None:
-        self._arms.clear()  # they are made of the networks that were there before
+        self._arms.clear()  # they use the previous networks
         self.modules[name], self.rollbacks[name] = network, rollback_of(network, False, self.width, name)
 
     def passing(self, learning: Collection[str] = ()) -> Mapping[str, Any]:
@@ -253,7 +253,7 @@ class Native:
         return seeded(seeds, self.device, self.law(spec).certain, agreeing(spec))
 
     def gradless(self) -> AbstractContextManager[None]:
-        """Without gradients, in the way that is fast in this tier."""
+        """Disable gradients in the way that is fast in this tier."""
         return self.tier.gradless()
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
@@ -263,7 +263,7 @@ class Native:
 
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
             nonlocal arm, tier
-            if tier is not self.tier:  # another arm could not be had in it
+            if tier is not self.tier:  # another arm could not run in it
                 arm, tier = self.arm(spec, max(longest, self._longest)), self.tier
             with self.gradless():
                 to: Any = {"device": self.device, "clock": arm.clock, "rounds": arm.rounds, "eos": arm.eos}
@@ -281,15 +281,15 @@ class Native:
     def keep(self, specs: Sequence[RunSpec]) -> None:
         wanted = set(map(whatever_prompts, specs))
         self._arms = {spec: arm for spec, arm in self._arms.items() if spec in wanted}
-        gc.collect()  # what is made ready pass by pass refers to its own network, which refers to it
+        gc.collect()  # stepwise passes and their network refer to each other
 
     def arm(self, spec: RunSpec, longest: int) -> Arm:
-        """A method, ready for prompts of up to `longest` tokens. A tier of our choice that does not take it ends."""
+        """A method, ready for prompts of up to `longest` tokens. An automatically chosen tier that fails is left."""
         try:
             return self._ready(spec, longest)
-        except Exception as error:  # whatever a compiler or a driver raises
+        except Exception as error:  # any error of a compiler or driver
             why = eager_instead(self.tier.name, spec, error)
-        self._arms.clear()  # also those that are ready: a ratio of two tiers says nothing
+        self._arms.clear()  # also those that are ready: a ratio of two tiers means nothing
         self.tier, self._pool, self.execution = self.tier.eager(), Pool(), f"tier eager: {why}"
         self.warnings += (self.execution,)
         return self._ready(spec, longest)
@@ -301,7 +301,7 @@ class Native:
         clock, eos = clock_for(self.device), self.eos(spec)
         memory = self._pool.share(length, most_places(spec, self.specs, longest, self.costs))
         method = self.method(spec, clock, memory=memory)
-        clock.start()  # what is timed inside a round while it is compiled or captured belongs to this clock
+        clock.start()  # parts timed while a round is compiled or captured belong to this clock
         source = self.source(spec, [0] * spec.batch)
         arm = Arm(method, clock, eos, self.tier.rounds(method, length, spec.batch, eos, source))
         if arm.rounds.length:

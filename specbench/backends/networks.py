@@ -1,4 +1,4 @@
-"""The networks of a pair: read, cut, joined to the target's vocabulary, and made the models of a method."""
+"""The networks of a pair: read, cut, joined to the target's vocabulary, and turned into the models of a method."""
 
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -37,12 +37,12 @@ from specbench.models.network.skipping import cut_of, shares, with_layers
 from specbench.models.scale import growth
 from specbench.spec import RunSpec
 
-VIEWS = ("Streaming", "Retrieval")  # parts that look into the model that drafts
+VIEWS = ("Streaming", "Retrieval")  # parts that look into the drafting model
 HOST = "texts are written anew in the target's tokens by the host in every round"
-WRITTEN = {"ModelDrafter", "Expand", "Planned", "Dynamic"}  # the parts whose drafts can be written anew
+WRITTEN = {"ModelDrafter", "Expand", "Planned", "Dynamic"}  # the parts whose drafts can be re-tokenised
 GREEDY = Sampling(
     temperature=0.0
-)  # of several texts the likeliest: a point mass is accepted with the target's chance of it
+)  # the likeliest of several texts: a point mass is accepted with the target's probability of it
 CHAINS = "baseline, chain, block, token-match, prompt-lookup, suffix-lookup, maxgram, jacobi"  # among those that work
 REPLAY = "rejected tokens are taken back by a copy of its state, and accepted ones read again: that is part of"
 SINGLE = "it goes on from a state by one token at a time only"
@@ -51,7 +51,7 @@ SINGLE = "it goes on from a state by one token at a time only"
 def read_role(
     role: Role, read: Mapping[str, Any], width: int, device: torch.device, watch: Loading
 ) -> tuple[loading.Loaded, Rollback]:
-    """The same for a role that a head may play, which is read after its target: `read` are those read before."""
+    """The network of a role, possibly a head, which is read after its target: `read` has the networks read before."""
     if role.head is None or not role.borrows:
         return read_weights(role, width, device, watch)
     return heads.load(role, role.head, read["target"]), "position"
@@ -60,9 +60,9 @@ def read_role(
 def read_weights(
     role: Role, width: int, device: torch.device, watch: Loading = unseen
 ) -> tuple[loading.Loaded, Rollback]:
-    """The network of a role, for rows of `width`; `watch` hears how many bytes have been fetched and read.
+    """The network of a role, for rows of `width`; `watch` receives the bytes fetched and read.
 
-    UnusableModelError for one that cannot be read, or taken back; TooLargeError where memory is not enough.
+    UnusableModelError if it cannot be read or rolled back; TooLargeError if memory is insufficient.
     """
 
     def named(verb: str, done: int, total: int) -> None:
@@ -83,7 +83,7 @@ def read_weights(
 def complete(
     pair: CheckedPair, modules: MutableMapping[str, Any], rollbacks: MutableMapping[str, Any], ends: Collection[int]
 ) -> dict[str, str]:
-    """Cut the heads of loaded networks, and add those that are made of them; what was cut, in words, by the names."""
+    """Cut the heads of loaded networks, and add the networks derived from them; return the cuts in words, by name."""
     said = {name: cut_head(pair, name, modules, ends) for name in pair.roles if name in pair.cuts}
     for name, (base, layers) in pair.kept.items():
         modules[name], rollbacks[name] = with_layers(modules[base], layers), rollbacks[base]
@@ -93,7 +93,7 @@ def complete(
 
 
 def cut_head(pair: CheckedPair, name: str, modules: Mapping[str, Any], ends: Collection[int]) -> str:
-    """Cut the head of one model in place; how many tokens it knows then, and which."""
+    """Cut the head of one model in place; return the number and the choice of the tokens that are left."""
     role = pair.roles[pair.kept.get(name, (name, ()))[0]]
     config = role.config.get_text_config(decoder=True)
     width = pair.width if role.borrows else int(config.vocab_size)
@@ -110,13 +110,13 @@ def cut_head(pair: CheckedPair, name: str, modules: Mapping[str, Any], ends: Col
 
 
 def cut_words(cut: Mapping[str, str]) -> str:
-    """What --draft-vocabulary cut, as a column: the same whichever drafts a
-    run has beside each other. A method that names a cut draft says so itself."""
+    """The cuts of --draft-vocabulary as a column: the same for all drafts of a run. A method
+    that names a cut draft describes its own."""
     return "; ".join(dict.fromkeys(what for name, what in cut.items() if cut_of(name) is None))
 
 
 def known_parts(cut: Mapping[str, str]) -> list[str]:
-    """What was cut, as notes."""
+    """The cuts, as notes."""
     return [f"the {name} knows {what}, and drafts no other" for name, what in cut.items()]
 
 
@@ -128,7 +128,7 @@ class Joins:
     _dictionaries: dict[str, Dictionary] = field(default_factory=dict, init=False)
 
     def role(self, name: str) -> str:
-        """The role that a model is, or is made of some layers of."""
+        """The role of a model, or the role whose layers it uses."""
         return self.pair.kept.get(name, (name, ()))[0]
 
     def found(self, name: str) -> Vocabularies | None:
@@ -144,7 +144,7 @@ class Joins:
         return GREEDY if found is not None and found.rule == "strings" else law
 
     def joined(self, models: Mapping[str, Model]) -> dict[str, Model]:
-        """The models, those of another vocabulary by the rule "common" as models of the target's."""
+        """The models, with those of another vocabulary joined to the target's by the rule "common"."""
         found = {**models}
         for name, model in models.items():
             known = self.found(name)
@@ -156,7 +156,7 @@ class Joins:
         return found
 
     def refuse_looking(self, names: Collection[str]) -> None:
-        """UsageError for models whose rows are not over the target's tokens: only their drafts can be written anew."""
+        """UsageError for models whose rows are not over the target's tokens: only their drafts can be re-tokenised."""
         for name in sorted(names):
             if (found := self.found(name)) is not None and found.rule == "strings":
                 raise UsageError(
@@ -166,7 +166,7 @@ class Joins:
 
     @property
     def around(self) -> dict[str, Callable[[Drafter], Drafter]]:
-        """What is put around drafters over a model of another vocabulary by the rule "strings"."""
+        """The wrappers of drafters over a model of another vocabulary by the rule "strings"."""
         names = [*self.pair.roles, *self.pair.kept]
         found = {name: self.found(name) for name in names}
         return {name: self.wrapper(name, one) for name, one in found.items() if one and one.rule == "strings"}
@@ -178,22 +178,22 @@ class Joins:
         return context_length(self.pair.roles[self.role(name)].config)
 
     def dictionary(self, role: str) -> Dictionary:
-        """Made once: it takes a second or two for a large vocabulary."""
+        """The dictionary of a role, made once: it takes a second or two for a large vocabulary."""
         if role not in self._dictionaries:
             self._dictionaries[role] = self.pair.foreign[role].dictionary().to(self.pair.device)
         return self._dictionaries[role]
 
 
 def within(known: Tensor | None, dictionary: Dictionary) -> Tensor:
-    """The draft's ids that it may draw: of those that its head knows."""
+    """The ids that the draft may draw, among those that its head knows."""
     if known is None:
         return dictionary.theirs
     return known[torch.isin(known, dictionary.theirs)]
 
 
 def joined_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str] | None:
-    """The tier that the rule of a pair asks for, and what to know about it; None where any will
-    do. UsageError, saying what works, for methods that models of another vocabulary cannot serve."""
+    """The tier that the rule of a pair requires, and a remark on it; None if any tier works.
+    UsageError, with alternatives, for methods that models of another vocabulary do not support."""
     joins = Joins(pair)
     for spec in specs:
         for name in sorted(needs(spec.method)):
@@ -204,7 +204,7 @@ def joined_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str]
     for spec in specs:
         if spec.tier not in ("auto", "eager"):
             raise UsageError(f"--tier {spec.tier}: {HOST}: take --tier eager")
-        synthetic(form(spec, None, joins.around), spec.acceptance)  # what its chains cannot be is refused here
+        synthetic(form(spec, None, joins.around), spec.acceptance)  # refuses impossible chains
     return "eager", f"{HOST}; {EAGER.partition(';')[0]}"
 
 
@@ -226,8 +226,8 @@ def refuse_unable(spec: RunSpec, name: str, found: Vocabularies) -> None:
 
 @dataclass(frozen=True)
 class Wanted:
-    """How the models of an arm are wanted: their law, whether their caches stay in their places (`fixed`),
-    what runs passes one by one, and the memory of caches. depth: how many tokens are drafted at most."""
+    """The settings of an arm's models: their sampling, whether their caches keep their addresses (`fixed`),
+    the runner of single passes, and the memory of caches. depth: the maximum number of drafted tokens."""
 
     law: Sampling
     fixed: bool
@@ -244,7 +244,7 @@ def modelled(
     named: Collection[str],
     wanted: Wanted,
 ) -> dict[str, Model]:
-    """The models by name; those that are `named` may share caches, and read what the target leaves."""
+    """The models by name; those in `named` may share caches and read the target's hidden states."""
     models = {
         name: model_of(
             *(rollbacks[name], network, joins.law(name, wanted.law), joins.width(name)),
@@ -264,7 +264,7 @@ def scores_along(
     context = begin([list(ids[:start])], len(ids) - start, block, [], pair.device)
     context.seq[0, : len(ids)] = torch.tensor(list(ids), device=pair.device)
     model = model_of(rollback, network, Sampling(), pair.width)
-    known = growth.vocabulary(pair.roles["target"].config)  # sunk logits would drown the noise of real ones
+    known = growth.vocabulary(pair.roles["target"].config)  # logits set to −∞ would hide the noise of real ones
     return model.read(context, len(ids) - start, block)[:, :known]
 
 
@@ -274,7 +274,7 @@ def recurrent_roles(pair: CheckedPair) -> list[str]:
 
 
 def recurrent_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str]:
-    """The tier of such a pair, and what to know about it. UsageError, saying what works, for what does not."""
+    """The tier of such a pair, and a remark on it. UsageError, with alternatives, for unsupported specs."""
     name = recurrent_roles(pair)[0]
     keeps = f"{pair.roles[name].checkpoint.name} ({pair.roles[name].config.model_type}) keeps a recurrent state"
     for part, (base, _) in pair.kept.items():
@@ -291,7 +291,7 @@ def recurrent_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, s
 
 
 def recurrent_notes(role: str, rollback: Rollback) -> list[str]:
-    """What a user should know about a network, by how tokens are taken back from it."""
+    """Remarks on a network, by its method of rollback."""
     if rollback == "position":
         return []
     cost, width = ("v", ", so v is about K + 1") if role == "target" else ("c", "")

@@ -1,4 +1,4 @@
-"""The models that methods name, and the form of a method: what can be known of it before its models exist."""
+"""The models that methods name, and the form of a method: everything known before its models exist."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,15 +31,15 @@ from specbench.spec import CHOOSING, PAIR_ROLES, RunSpec
 from specbench.theory.optimum import Costs
 from specbench.wording import clean, first_line
 
-NOT_LOADED: Any = Causal  # the class stands for a model where only the form of a method is looked at
-READS_ALONE = ("Speculate", "Streaming")  # parts that give a model a text of their own, or have it judge
+NOT_LOADED: Any = Causal  # placeholder for a model when only the form of a method matters
+READS_ALONE = ("Speculate", "Streaming")  # parts that give a model its own sequence, or let it judge
 OF_PROMPTS = tuple(one.name for name in ("excerpt", "chat", "limit") for one in group(name, RunSpec))
 
 
 @dataclass(frozen=True)
 class Found:
-    """A head as it was read, the layers of the target that a user names for it, and its module without its weights;
-    no module of one that is a network of its own (PARD). target: what the user calls that, and where it comes from."""
+    """A head as read, the target layers that the user names for it, and its module without weights; no
+    module for a separate network (PARD). target: the user's name for the target, and its source."""
 
     head: Head
     layers: tuple[int, ...] | None = None
@@ -48,14 +48,14 @@ class Found:
 
     @property
     def at_once(self) -> bool:
-        """Whether one pass of it drafts all tokens of a round."""
+        """Whether one pass drafts all tokens of a round."""
         return self.hollow is None or bool(self.hollow.at_once)
 
 
 @dataclass(frozen=True)
 class Role:
-    """One model of a run as it resolved: where it comes from, its configuration, tokenizer and dtype, and
-    how else it is to be loaded. head: where it is one. device: its own, where that is not the target's."""
+    """One resolved model of a run: its source, configuration, tokenizer, dtype and load
+    settings. head: set for a head. device: its own, if not the target's."""
 
     checkpoint: names.Checkpoint
     config: Any
@@ -67,11 +67,11 @@ class Role:
 
     @property
     def borrows(self) -> bool:
-        """Whether it is a head, and no network of its own."""
+        """Whether it is a head that is not a network of its own."""
         return self.head is not None and self.head.hollow is not None
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text; UnusableModelError where the tokenizer fails on it."""
+        """The token ids of a text; UnusableModelError if the tokenizer fails."""
         try:
             return list(self.tokenizer(text).input_ids)
         except Exception as error:  # the tokenizers library raises bare Exceptions
@@ -80,7 +80,7 @@ class Role:
 
 
 def named_by(specs: Iterable[RunSpec]) -> dict[str, list[str]]:
-    """The models that the methods of some specs name, each with what it leads to (see `trail`).
+    """The models that the methods of some specs name, each with its trail (see `trail`).
 
     UsageError for a model that is neither target nor draft nor given, and for a given one that no method leads to.
     """
@@ -99,7 +99,7 @@ def named_by(specs: Iterable[RunSpec]) -> dict[str, list[str]]:
 
 
 def trail(name: str, given: Mapping[str, str], method: str) -> list[str]:
-    """A name and what it leads to: `skip` → `target[:3,7:]` → `target`. The last one has a checkpoint of its own."""
+    """A name and what it resolves to: `skip` → `target[:3,7:]` → `target`. The last one has its own checkpoint."""
     names = [name]
     while (after := stands_for(names[-1], given)) is not None:
         if after in names:
@@ -115,7 +115,7 @@ def trail(name: str, given: Mapping[str, str], method: str) -> list[str]:
 
 
 def stands_for(name: str, given: Mapping[str, str]) -> str | None:
-    """What a name stands for: `target[:3]` for layers of `target`, a given name for its layers; None for a role."""
+    """The meaning of a name: `target[:3]` for layers of `target`, a given name for its layers; None for a role."""
     if (base := base_of(name)) != name:
         return base
     text = given.get(name, "")
@@ -123,14 +123,14 @@ def stands_for(name: str, given: Mapping[str, str]) -> str | None:
 
 
 def is_layers(text: str, known: Collection[str]) -> bool:
-    """Whether a text names layers of a known model, and not a checkpoint."""
+    """Whether a text names layers of a known model rather than a checkpoint."""
     return base_of(text) != text and base_of(text) in known
 
 
 def cuts_of(trails: Mapping[str, Sequence[str]], roles: Mapping[str, Role], spec: RunSpec) -> dict[str, list[Cut]]:
     """The cuts of every model but the target, in the order in which they are made; trails as of `named_by`.
 
-    UsageError for a cut that cannot be made.
+    UsageError for an impossible cut.
     """
     asked = [] if spec.draft_vocabulary is None else [spec.draft_vocabulary]
     found: dict[str, list[Cut]] = {}
@@ -161,7 +161,7 @@ def kept_layers(names: list[str], depth: int) -> list[int]:
 
 
 def checkpoint_of(role: str, spec: RunSpec) -> names.Checkpoint:
-    """Where the weights of a role come from."""
+    """The checkpoint of a role."""
     return replace(_named_checkpoint(role, spec), trusted=bool(spec.trust_remote_code))
 
 
@@ -174,14 +174,14 @@ def _named_checkpoint(role: str, spec: RunSpec) -> names.Checkpoint:
 
 
 def how_of(role: str, spec: RunSpec) -> How:
-    """How the network of a role is wanted. What drafts is quantised only where that is said of the draft, and whole."""
+    """The load settings of a role. A drafting model is quantised only if requested for the draft, and whole."""
     if role == "target":
         return How(spec.quantize, spec.attn_implementation, spec.device_map, spec.tensor_parallel)
     return How(spec.draft_quantize, spec.attn_implementation)
 
 
 def draft_name(spec: RunSpec) -> str:
-    """The draft that a spec names, or the usual one of its target."""
+    """The draft named in a spec, or the usual one of its target."""
     name = spec.draft or names.default_draft(spec.target)
     if name is None:
         raise UsageError(undrafted(spec.target))
@@ -189,7 +189,7 @@ def draft_name(spec: RunSpec) -> str:
 
 
 def undrafted(target: str) -> str:
-    """What to do about a target for which no draft is known."""
+    """The remedy for a target without a known draft."""
     return (
         f"no draft is known for {clean(target)}: name one with --draft, use a method that needs none (--method "
         f"prompt-lookup), or train one (specbench train draft --target {quote(clean(target))})"
@@ -197,37 +197,37 @@ def undrafted(target: str) -> str:
 
 
 def half(config: Any) -> bool:
-    """Whether a checkpoint is stored in a type of 16 bits."""
+    """Whether a checkpoint is stored in a 16-bit type."""
     own = config.dtype or config.get_text_config(decoder=True).dtype
     return isinstance(own, torch.dtype) and own.itemsize == 2
 
 
 def depth_of(role: Role) -> int:
-    """How many layers the network of a role has."""
+    """The number of layers of a role's network."""
     return int(role.config.get_text_config(decoder=True).num_hidden_layers)
 
 
 def end_ids(network: Any, tokenizer: Any) -> list[int]:
-    """The ids that end a sequence: those of the network's generation config, or its tokenizer's where it has none."""
+    """The ids that end a sequence: those of the network's generation config, or of its tokenizer if it has none."""
     ids = getattr(getattr(network, "generation_config", None), "eos_token_id", None)
     ids = tokenizer.eos_token_id if ids is None else ids
     return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
 
 
 def shipped_source(source: str) -> str:
-    """A checkpoint's place; of a shipped one the place inside the package, which is the same on every machine."""
+    """A checkpoint's path; for a shipped one the path inside the package, which is the same on every machine."""
     path = Path(source)
     return str(Path("specbench", path.relative_to(PACKAGE))) if path.is_relative_to(PACKAGE) else source
 
 
 def form(spec: RunSpec, costs: Costs | None, around: Around | None = None) -> Speculate:
-    """The method of a spec with nothing in the place of its models; `around` as of `build`."""
+    """The method of a spec with placeholders for its models; `around` as in `build`."""
     nothing = dict.fromkeys(needs(spec.method), NOT_LOADED)
     return build(spec.method, nothing, spec.k, schedule=schedule_of(spec, costs), around=around)
 
 
 def bounded(spec: RunSpec) -> RunSpec:
-    """The spec as it is executed: no round drafts more tokens than a text may have."""
+    """The spec as executed: no round drafts more tokens than a sequence may have."""
     most = spec.max_new_tokens
     if spec.k <= most or spec.method == CHOOSING or form(spec, None).drafter.depth <= most:
         return spec
@@ -235,7 +235,7 @@ def bounded(spec: RunSpec) -> RunSpec:
 
 
 def refuse_heads(spec: RunSpec, heads: Collection[str]) -> None:
-    """UsageError for a method that needs a whole network where one of these models is a head."""
+    """UsageError for a method that needs a whole network if one of these models is a head."""
     named = needs(spec.method)
     if not (found := sorted(named & set(heads))):
         return
@@ -254,24 +254,24 @@ def refuse_heads(spec: RunSpec, heads: Collection[str]) -> None:
 
 
 def room(spec: RunSpec) -> int:
-    """The places that a method needs after a text."""
+    """The slots that a method needs after a sequence."""
     return form(spec, None).drafter.room
 
 
 def carries(spec: RunSpec) -> str:
-    """The part of a method that carries what it has seen from prompt to prompt; empty where every prompt is new."""
+    """The part of a method that carries state from prompt to prompt; empty if prompts are independent."""
     carried = form(spec, None).carries
     return "" if carried is None else type(carried).__name__
 
 
 def begin_anew(method: Speculate) -> None:
-    """Make a method forget what it carries from the prompts of whoever used it before."""
+    """Clear the state that a method carries from earlier prompts."""
     if (carried := method.carries) is not None:
         carried.forget()
 
 
 def remarks_on(method: Speculate) -> tuple[str, ...]:
-    """What is to be said of what a method carries; each is said once."""
+    """Remarks on the state that a method carries, each once."""
     if (carried := method.carries) is None:
         return ()
     found = tuple(carried.remarks)
@@ -280,7 +280,7 @@ def remarks_on(method: Speculate) -> tuple[str, ...]:
 
 
 def unthinking(specs: Iterable[RunSpec], spans: Spans) -> tuple[str, ...]:
-    """That a method which does something else where the target thinks aloud never does it."""
+    """A warning that a method with special handling of reasoning never uses it."""
     found = dict.fromkeys(spec.method for spec in specs if "thinking" in words(spec.method, "spans"))
     return tuple(
         f"--method {name}: the target's tokenizer has no tokens for thinking aloud (<think>, </think>), so nothing is "
@@ -291,7 +291,7 @@ def unthinking(specs: Iterable[RunSpec], spans: Spans) -> tuple[str, ...]:
 
 
 def refuse_carrying(spec: RunSpec) -> None:
-    """UsageError for settings with which a method that carries something would measure something else."""
+    """UsageError for settings that would change the meaning of a method with carried state."""
     if not carries(spec):
         return
     says = f"--method {spec.method} learns from every prompt"
@@ -310,12 +310,12 @@ def refuse_carrying(spec: RunSpec) -> None:
 
 
 def schedule_of(spec: RunSpec, costs: Costs | None) -> Schedule:
-    """The rule that says how many of K tokens a drafter draws."""
+    """The schedule that decides how many of K tokens a drafter draws."""
     return scheduled(spec.schedule, spec.confidence, costs)
 
 
 def known_in(modules: Mapping[str, Any], drafts: Iterable[str], width: int) -> frozenset[int] | None:
-    """The tokens that any of these models can propose; None where one of them can propose all, or there is none."""
+    """The tokens that any of these models can propose; None if one of them can propose all, or there are no models."""
     found: set[int] = set()
     for name in drafts:
         known = known_tokens(modules[name], width)
@@ -326,23 +326,23 @@ def known_in(modules: Mapping[str, Any], drafts: Iterable[str], width: int) -> f
 
 
 def counted(traces: Sequence[Trace], known: Collection[int] | None) -> list[Trace]:
-    """The traces, with how many of their tokens are known."""
+    """The traces, with the number of their tokens that are known."""
     if known is None:
         return list(traces)
     return [replace(trace, draftable=sum(token in known for token in trace.tokens)) for trace in traces]
 
 
 def whatever_prompts(spec: RunSpec) -> RunSpec:
-    """The spec that all have in common whose arms are the same, on whichever prompts."""
+    """The common form of all specs that have the same arms and differ in their prompts only."""
     return spec.with_(**dict.fromkeys(OF_PROMPTS), dataset="", seed=0, warmup=0, repeat=1, until_ci=None)
 
 
 def places(spec: RunSpec, longest: int, costs: Costs | None) -> int:
-    """How many places the texts of a spec have, after prompts of up to `longest` tokens."""
+    """The slots of a spec's sequences after prompts of up to `longest` tokens."""
     return buffer_length(longest, spec.max_new_tokens, form(bounded(spec), costs).drafter.room)
 
 
 def most_places(spec: RunSpec, specs: Sequence[RunSpec], longest: int, costs: Costs | None) -> int:
-    """The same for whichever of the specs that share a baseline with this one needs the most."""
+    """The same for the spec that needs the most among those that share a baseline with this one."""
     together = {spec, *(one for one in specs if one.baseline == spec.baseline)}
     return max(places(one, longest, costs) for one in together)

@@ -1,4 +1,4 @@
-"""Tiers: in which one the specs of a pair are executed, and how rounds are compiled, captured or left as they are."""
+"""Tiers: the tier of the specs of a pair, and how rounds are compiled, captured or run eagerly."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -31,62 +31,62 @@ from specbench.models.execution.regions import UncutError
 from specbench.spec import RunSpec
 from specbench.wording import first_line
 
-TEXTS = 3  # made-up ones, decoded while passes are made ready: a short one, a long one, and one between
-AGAIN = 5  # how many more are decoded at most, until one brings no pass of new shapes
+TEXTS = 3  # synthetic texts decoded during preparation: a short one, a long one, and one between
+AGAIN = 5  # maximum number of further texts, until one brings no pass of new shapes
 NEW = 128  # tokens of each
 AUTO = "auto"
 PYTHON = compiled.EAGER.partition(";")[0]
 CANNOT: dict[Name, str] = {"compile": "cannot be compiled", "graph": "cannot be captured as CUDA graphs"}
-HELD = {"compile": "compiled", "graph": "captured"}  # rounds that take memory of their own, by tier
+HELD = {"compile": "compiled", "graph": "captured"}  # rounds with memory of their own, by tier
 Opened = tuple[CheckedPair, "Tier", str]
 
 
 @dataclass
 class Tier:
-    """One way of execution on one device. Its graphs share one pool of memory.
+    """One execution mode on one device. Its graphs share one memory pool.
 
-    not_whole: unless empty, why what cannot be compiled region by region is not compiled as a whole: an UncutError.
-    packed: whether eager passes, which read prompts in every tier, have matrices in a layout of their own.
+    not_whole: unless empty, why a round that cannot be compiled by regions (UncutError) is not compiled
+    whole. packed: whether eager passes, which read prompts in every tier, have packed matrices.
     """
 
     name: Name
     device: torch.device
     not_whole: str = ""
     packed: bool = False
-    remarks: dict[str, None] = field(default_factory=dict, init=False)  # what to know of what was made ready
+    remarks: dict[str, None] = field(default_factory=dict, init=False)  # remarks on prepared rounds
     _regions: dict[bool, Regions] | None = field(default=None, init=False, repr=False)  # by whether weights are frozen
     _captures: Shared | None = field(default=None, init=False, repr=False)
-    _gate: Gate = field(default_factory=Gate, init=False, repr=False)  # of all passes: open while they are made ready
+    _gate: Gate = field(default_factory=Gate, init=False, repr=False)  # of all passes: open during preparation
 
     @property
     def lays_out(self) -> bool:
-        """Whether compiled passes have matrices in a layout of their own, which is held besides."""
+        """Whether compiled passes hold a second copy of matrices in their own layout."""
         return self.name == "compile" and self.device.type == "cpu"
 
     def eager(self) -> "Tier":
-        """Without anything compiled or captured, in no more memory."""
+        """The tier without anything compiled or captured, in no more memory."""
         return Tier("eager", self.device, packed=(self.packed or self.lays_out) and pays())
 
     def gradless(self) -> AbstractContextManager[None]:
-        """Without gradients; in eager calls also without the versions of tensors, which
-        only a compiler asks for, and which cost a small model a tenth of its time."""
+        """Disable gradients; in eager calls also version counters of tensors. Only a compiler
+        needs those, and they cost a small model a tenth of its time."""
         return torch.inference_mode() if self.name == "eager" else torch.no_grad()
 
     def passes(self, static: bool) -> Passes | None:
-        """How the passes of a network are run by a method that is static or is not; None: as they are."""
+        """The runner of a network's passes, for a static or dynamic method; None: run as they are."""
         if static or self.name == "eager":
             return None
         self._gate.open = True  # until the rounds of a method are ready
         return Passes(self._repeated, self._gate)
 
     def rounds(self, method: Speculate, length: int, rows: int, eos: list[int], source: FromUniforms) -> Rounds:
-        """The rounds of a method on contexts of up to `length` places and exactly `rows` rows, ready to run.
+        """The rounds of a method on contexts of up to `length` slots and exactly `rows` rows, ready to run.
 
-        `source`: how draws become decisions; what is drawn from it while things are made ready is forgotten.
+        `source`: turns draws into decisions; its draws during preparation are discarded.
         """
         if self.name == "eager":
             return Stepwise(method)
-        # a text of two tokens and one to come: it is decoded, and forgotten, while things are made ready
+        # a text of two tokens and one to decode, discarded after preparation
         context = begin([[0, 0]] * rows, 1, method.drafter.room, eos, self.device, length)
         if not method.drafter.static:
             return self._stepwise(Stepwise(method, length), context, source)
@@ -104,7 +104,7 @@ class Tier:
         return self._compiled(play) if self.name == "compile" else play
 
     def _compiled(self, function: Any, frozen: bool = True) -> Any:
-        """On a CPU region by region: there, compiling what is repeated takes longest, and calls cost little."""
+        """Compile a function. On a CPU by regions: compiling repeated code takes longest there, and calls are cheap."""
 
         def whole(function: Any) -> Any:
             return Compiled(function, self.device, frozen=frozen)
@@ -135,9 +135,9 @@ class Tier:
         return self._captures
 
     def _stepwise(self, rounds: Stepwise, context: Context, source: FromUniforms) -> Stepwise:
-        """Rounds step by step whose passes are ready, as far as their shapes were met in decodes of made-up texts.
+        """Stepwise rounds whose passes are ready for all shapes that occurred in decodes of synthetic texts.
 
-        A pass of another shape runs as it is later on: compiling it would be part of a measured time.
+        A pass of another shape runs uncompiled later: compiling it would be part of a measured time.
         """
         method = rounds.method
         if method.drafter.drawn and not method.drafter.branches:
@@ -153,7 +153,7 @@ class Tier:
         return rounds
 
     def _widths(self, method: Speculate, context: Context, source: FromUniforms) -> None:
-        """Verification of every width, which no text can be relied on to bring, and the widths of a draft of two."""
+        """Prepare verification of every width, which texts may not produce, and the widths of a draft of two."""
         method.start(context)
         for width in range(method.drafter.depth + 1):
             method.model.probs(context, TokenTree.chain(context.seq.new_zeros((context.rows, width))))
@@ -161,7 +161,7 @@ class Tier:
 
 
 def made_up(number: int, places: int) -> list[int]:
-    """The prompt of a text that has so many places: short, long, or of half the length, in turn."""
+    """The prompt of a synthetic text for this many slots: short, long, or of half the length, in turn."""
     length = (2, places // 2, places - NEW)[number % TEXTS]
     random = torch.Generator().manual_seed(number)
     ids: list[int] = torch.randint(2, (max(2, min(length, places - 1)),), generator=random).tolist()
@@ -169,8 +169,8 @@ def made_up(number: int, places: int) -> list[int]:
 
 
 def choose(specs: Sequence[RunSpec], device: torch.device) -> tuple[compiled.Name, str]:
-    """(tier, what to know about it) of the cells of a pair. UsageError where
-    a tier is not to be had; auto is eager where compiling would take minutes."""
+    """(tier, remark on it) of the cells of a pair. UsageError if a tier is not available; auto
+    is eager if compiling would take minutes."""
     spec = specs[0]
     if spec.device_map is not None:
         return _eager_alone(spec, f"--device-map brings weights to {device} layer by layer", device)
@@ -191,7 +191,7 @@ def eager(reason: str) -> tuple[compiled.Name, str]:
 
 
 def not_whole(spec: RunSpec) -> str:
-    """Why a round that cannot be compiled in parts is not compiled as a whole; empty where it is."""
+    """Why a round that cannot be compiled in parts is not compiled whole; empty if it is."""
     kinds = [kind for kind in (spec.quantize, spec.draft_quantize) if kind in UNPACKED_BY_COMPILER]
     if kinds:
         return f"where the compiler would unpack {kinds[0]} weights, so that they took the time of unquantised ones"
@@ -199,13 +199,13 @@ def not_whole(spec: RunSpec) -> str:
 
 
 def packs(spec: RunSpec, name: compiled.Name, device: torch.device) -> bool:
-    """Whether eager passes have packed matrices: on a CPU that is faster with them, of weights that stay whole."""
+    """Whether eager passes have packed matrices: faster on a CPU, for weights on one device."""
     whole = spec.device_map is None and spec.tensor_parallel is None
     return name != "graph" and device.type == "cpu" and whole and few_rows.pays()
 
 
 def _slow(specs: Sequence[RunSpec]) -> str:
-    """Why these cells are not compiled unless that is asked for: passes of every shape that they meet, one by one."""
+    """Why these cells are compiled only on request: they need passes of many shapes, compiled one by one."""
     found = [spec for spec in specs if not form(spec, None).drafter.static]
     if not found:
         return ""
@@ -220,9 +220,9 @@ def _eager_alone(spec: RunSpec, why: str, device: torch.device) -> tuple[compile
 
 
 def eager_instead(tier: Name, spec: RunSpec, error: Exception) -> str:
-    """Why the arms of a pair are eager from now on, after an error while those of a spec were made ready in a tier.
+    """Why the arms of a pair are eager from now on, after an error while preparing those of a spec in a tier.
 
-    Raises what is no matter of the tier, and UsageError where the tier was asked for by its name.
+    Raises errors unrelated to the tier, and UsageError if the user named the tier.
     """
     if tier == "eager" or isinstance(error, SpecbenchError) or out_of_memory(error):
         raise error
@@ -233,16 +233,16 @@ def eager_instead(tier: Name, spec: RunSpec, error: Exception) -> str:
 
 
 def frugal(specs: Sequence[RunSpec], tier: Tier) -> Opened | None:
-    """The pair in the tier that takes the least memory; None where that is its own, or another was asked for."""
+    """The pair in the tier that needs the least memory; None if it is already used, or the user chose another."""
     if specs[0].tier != AUTO or tier.name not in HELD:
         return None
     return opened(specs, f"memory is not enough for {HELD[tier.name]} rounds")
 
 
 def opened(specs: Sequence[RunSpec], eager_for: str = "") -> Opened:
-    """The pair, its tier, and what to know about that. Raises UsageError or UnusableModelError.
+    """The pair, its tier, and a remark on it. Raises UsageError or UnusableModelError.
 
-    eager_for: unless empty, why the tier is eager, which must have been left to us.
+    eager_for: unless empty, the reason for eager; the tier must be auto.
     """
     device = description.resolve_device(specs[0].device)
     name, why = eager(eager_for) if eager_for else choose(specs, device)

@@ -1,6 +1,6 @@
-"""A server of completions over HTTP: its models, one streamed completion at a time, and its counters.
+"""An HTTP client of a completions server: its models, one streamed completion at a time, and its counters.
 
-Nothing but the standard library: the clients that come with other packages change their names from version to version.
+It uses only the standard library: client packages rename their functions from version to version.
 """
 
 import http.client
@@ -24,14 +24,14 @@ from specbench.errors import ServerError, UsageError
 from specbench.wording import clean
 
 KEY = "OPENAI_API_KEY"
-STALL = 60.0  # seconds without a piece of an answer after which a server is given up
-SLOWEST = 10.0  # seconds that a token may take: an answer has as many for each that it may hold, and STALL
+STALL = 60.0  # seconds without new data after which a request is given up
+SLOWEST = 10.0  # maximum seconds per token: an answer may take this for each of its tokens, plus STALL
 PAGE_SECONDS = 10.0  # of /v1/models and /metrics
 LONGEST = 1 << 20  # bytes of one line of a stream
 PAGE = 4 << 20  # bytes of /v1/models or /metrics
-EVENT = 4 << 10  # bytes of a stream for each token: what engines say of one, many times over
-SPARE = 16  # pieces beyond the tokens: the end of a text may come by itself
-WIDEST = 1024  # tokens of a draft: more than any engine drafts in a round
+EVENT = 4 << 10  # bytes of a stream per token: many times what engines send
+SPARE = 16  # events beyond the tokens: the end of a text may be a separate event
+WIDEST = 1024  # maximum tokens of a draft: more than any engine drafts per round
 COUNTER = re.compile(
     r"^\w+?:spec_decode_num_(?P<name>drafts|draft_tokens|accepted_tokens(?:_per_pos)?)(?:_total)?"
     r"(?:\{(?P<labels>[^}\n]*)\})? +(?P<value>\S+)",
@@ -42,9 +42,8 @@ POSITION = re.compile(r'position="(\d+)"')
 
 @dataclass(frozen=True)
 class Answer:
-    """A completion: its text and tokens, the seconds from the request to each piece of
-    it, and what the server says of its own time (`timings` of llama.cpp). held: seconds
-    of these in which the request waited for a place, None where it had one at once."""
+    """A completion: its text and tokens, the seconds from the request to each piece, and the server's own timings
+    (`timings` of llama.cpp). held: seconds of these spent waiting for a free slot; None if it did not wait."""
 
     text: str
     tokens: int
@@ -55,7 +54,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Counters:
-    """What a server has drafted since it began: rounds, drafted and accepted tokens, and accepted ones by position."""
+    """Totals of a server since its start: rounds, drafted and accepted tokens, and accepted ones by position."""
 
     drafts: int
     drafted: int
@@ -63,7 +62,7 @@ class Counters:
     by_position: tuple[int, ...] = ()
 
     def since(self, before: "Counters") -> "Counters":
-        """How far they rose; below 0 where the server was started again in between."""
+        """The difference to an earlier reading; below 0 if the server was restarted in between."""
         places = tuple(a - b for a, b in zip_longest(self.by_position, before.by_position, fillvalue=0))
         return Counters(
             self.drafts - before.drafts, self.drafted - before.drafted, self.accepted - before.accepted, places
@@ -71,12 +70,12 @@ class Counters:
 
 
 class BeyondError(OSError):
-    """An answer of a server that takes longer, or is larger, than it may; the text says which."""
+    """An answer exceeded a limit of time or size; the message names the limit."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of one answer: seconds and bytes in all, headers included, and seconds without a piece of it."""
+    """The limits of one answer: total seconds and bytes, headers included, and seconds without new data."""
 
     seconds: float
     size: int
@@ -86,8 +85,7 @@ class Bounds:
 class Wire(io.RawIOBase):
     """A connection whose answer is read within bounds. Raises BeyondError.
 
-    http.client reads status, headers and chunks by itself: this takes
-    the place of its socket, so that no byte of them passes by.
+    http.client reads status, headers and chunks itself: this object replaces its socket, so that every byte is counted.
     """
 
     def __init__(self, connection: socket.socket, bounds: Bounds) -> None:
@@ -96,7 +94,7 @@ class Wire(io.RawIOBase):
         self.heard()
 
     def heard(self) -> None:
-        """A piece of the answer has come."""
+        """Record that a piece of the answer has arrived."""
         self.stalls = time.monotonic() + self.bounds.stall
 
     def makefile(self, mode: str) -> io.BufferedReader:
@@ -110,7 +108,7 @@ class Wire(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         left = min(self.ends, self.stalls) - time.monotonic()
-        self.connection.settimeout(max(left, 1e-6))  # what has come by then is read as well
+        self.connection.settimeout(max(left, 1e-6))  # data that has already arrived is still read
         try:
             found = self.connection.recv_into(buffer)
         except TimeoutError:
@@ -123,16 +121,16 @@ class Wire(io.RawIOBase):
         return found
 
     def close(self) -> None:
-        """Nothing: http.client closes its socket before it reads the answer. `Lines` ends the connection."""
+        """Do nothing: http.client closes its socket before it reads the answer. `Lines` ends the connection."""
 
     def hang_up(self) -> None:
-        """End the answer for whichever thread reads it."""
+        """Abort the answer for whichever thread reads it."""
         with suppress(OSError):
             socket.socket.shutdown(self.connection, socket.SHUT_RDWR)
 
 
 class Lines:
-    """Connections under way, which can all be ended at once when nobody waits for them any more."""
+    """Open connections, which can all be aborted at once when their answers are no longer needed."""
 
     def __init__(self) -> None:
         self._open: set[Wire] = set()
@@ -140,7 +138,7 @@ class Lines:
 
     @contextmanager
     def open(self, connection: http.client.HTTPConnection, bounds: Bounds) -> Iterator[Wire]:
-        """Connect, for one answer. Raises OSError."""
+        """Connect for one answer. Raises OSError."""
         with ExitStack() as ends:
             ends.callback(connection.close)
             connection.connect()
@@ -152,7 +150,7 @@ class Lines:
             yield wire
 
     def hang_up(self) -> None:
-        """End every answer under way, and those that would still begin."""
+        """Abort every open answer, and those that have not begun."""
         self._over = True
         for wire in list(self._open):
             wire.hang_up()
@@ -160,9 +158,9 @@ class Lines:
 
 @dataclass(frozen=True)
 class Client:
-    """A server by its URL, with or without the /v1 at its end. OPENAI_API_KEY, where it is set, goes with requests.
+    """A server by its URL, with or without the /v1 at its end. OPENAI_API_KEY, if set, is sent with requests.
 
-    mute: the URLs of servers whose counters did not come, which are not waited for again.
+    mute: the URLs of servers whose counters timed out; they are not queried again.
     """
 
     url: str
@@ -174,7 +172,7 @@ class Client:
         return self.url.rstrip("/").removesuffix("/v1")
 
     def models(self) -> list[Mapping[str, Any]]:
-        """What the server serves. ServerError where there is no server, or it is another kind of one."""
+        """The models that the server offers. ServerError if there is no server, or not one of completions."""
         status, body = self._read("/v1/models")
         if status != HTTPStatus.OK:
             self._wrong(status, body)
@@ -184,7 +182,7 @@ class Client:
             self._wrong(status, body)
 
     def counters(self) -> Counters | None:
-        """Its counters of speculation; None where it has none. ServerError for counters that cannot be."""
+        """The server's counters of speculation; None if it has none. ServerError for impossible values."""
         if self.url in self.mute:
             return None
         try:
@@ -198,7 +196,7 @@ class Client:
             raise ServerError(f"{self.url}: its counters (/metrics) have {error}: see what it logs") from None
 
     def complete(self, request: Mapping[str, Any]) -> Answer:
-        """Stream one completion. ServerError, in one line, for whatever else a server does."""
+        """Stream one completion. ServerError, in one line, for any failure."""
         most = int(request["max_tokens"])
         bounds = Bounds(STALL + SLOWEST * most, LONGEST + EVENT * most, STALL)
         body = json.dumps({**request, "stream": True, "stream_options": {"include_usage": True}})
@@ -216,7 +214,7 @@ class Client:
     def _answer(
         self, method: str, path: str, bounds: Bounds, body: str | None = None
     ) -> Iterator[tuple[http.client.HTTPResponse, Wire]]:
-        """An answer as it begins. ServerError for whatever goes wrong with it."""
+        """The start of an answer. ServerError for any failure."""
         silence = min(bounds.seconds, bounds.stall)
         connection = self._connect(silence)
         try:
@@ -224,7 +222,7 @@ class Client:
                 response = self._ask(connection, method, path, body)
                 try:
                     yield response, wire
-                except (OverflowError, ValueError) as error:  # chunks of a size that no machine has, or below 0
+                except (OverflowError, ValueError) as error:  # malformed or oversized chunk lengths
                     raise self._lost(error, silence) from error
         except (OSError, http.client.HTTPException) as error:
             raise self._lost(error, silence) from error
@@ -237,11 +235,11 @@ class Client:
         try:
             parts = urlsplit(self.root)
             kind, port = kinds[parts.scheme]
-            host = (parts.hostname or "").replace("%25", "%")  # before the interface of an IPv6 address
+            host = (parts.hostname or "").replace("%25", "%")  # the scope separator of an IPv6 address
             if not host.encode("idna") or not re.fullmatch("[!-~]*", parts.path):
                 raise ValueError
             return kind(host, port if parts.port is None else parts.port, timeout=seconds)
-        except (ValueError, KeyError, http.client.InvalidURL):  # brackets, a port or a name that are none
+        except (ValueError, KeyError, http.client.InvalidURL):  # malformed host or port
             wrong = f"--url {clean(self.url)!r} is no URL of a server: write http://localhost:8000"
             raise UsageError(wrong) from None
 
@@ -255,7 +253,7 @@ class Client:
         return connection.getresponse()
 
     def _lost(self, error: Exception, seconds: float) -> ServerError:
-        """What a connection that broke, or never was, says."""
+        """The error of a connection that broke or could not be opened."""
         if isinstance(error, BeyondError):
             return ServerError(f"{self.url}: {error}: see what it logs")
         if isinstance(error, TimeoutError):
@@ -266,7 +264,7 @@ class Client:
         return ServerError(f"{self.url}: the connection was lost ({said}): see what the server logs")
 
     def _wrong(self, status: int, body: str, response: http.client.HTTPResponse | None = None) -> NoReturn:
-        """ServerError for an answer that is none."""
+        """Raise ServerError for an unusable answer."""
         after = response.getheader("Retry-After") if response else None
         wait = f"; it asks to wait for {clean(after)} seconds" if after else ""
         advice = {429: "lower --batch", 404: "see which models it serves (/v1/models)"}.get(status, "see what it logs")
@@ -274,15 +272,15 @@ class Client:
 
 
 def api_key() -> str:
-    """The key of servers; empty where none is set. UsageError, without the key, for one that no header can carry."""
-    key = os.environ.get(KEY, "").strip()  # a line end, as a file has it, is no part of a header
+    """The API key for servers; empty if unset. UsageError, without the key, if no header can carry it."""
+    key = os.environ.get(KEY, "").strip()  # a file may add a line end
     if not all("!" <= letter <= "~" for letter in key):
         raise UsageError(f"{KEY} holds a space, a line break or a letter that is not ASCII: set it to the key alone")
     return key
 
 
 def events(response: http.client.HTTPResponse, heard: Callable[[], None]) -> Iterator[str]:
-    """The data of a stream of server-sent events, one after the other; `heard` is called for each."""
+    """The data of a stream of server-sent events; `heard` is called for each event."""
     while line := response.readline(LONGEST):
         text = line.decode(errors="replace").strip()
         if text.startswith("data:"):
@@ -291,8 +289,8 @@ def events(response: http.client.HTTPResponse, heard: Callable[[], None]) -> Ite
 
 
 def answer_of(stream: Iterator[str], began: float, url: str, most: int) -> Answer:
-    """What a stream of at most `most` tokens gave, in full.
-    ServerError for one that is cut off, has more, or is no completion."""
+    """The complete answer from a stream of at most `most` tokens. ServerError if it is cut off,
+    has more, or is not a completion."""
     pieces: list[str] = []
     arrived: list[float] = []
     usage: Any = None
@@ -319,7 +317,7 @@ def answer_of(stream: Iterator[str], began: float, url: str, most: int) -> Answe
 
 
 def event_of(data: str, url: str) -> tuple[str, Any, Any]:
-    """The text, `usage` and `timings` of an event. ServerError where it is an error, or no part of a completion."""
+    """The text, `usage` and `timings` of an event. ServerError if it is an error, or not part of a completion."""
     try:
         event = json.loads(data)
         text = "".join(choice.get("text") or "" for choice in event.get("choices", ()))
@@ -333,8 +331,8 @@ def event_of(data: str, url: str) -> tuple[str, Any, Any]:
 
 
 def counters_in(text: str) -> Counters | None:
-    """The counters of speculation in what Prometheus reads; the same names
-    in vLLM and llama.cpp. ValueError, saying which, for one that cannot be."""
+    """The speculation counters in Prometheus text; vLLM and llama.cpp use the same names.
+    ValueError, naming the counter, for an impossible value."""
     totals: Counter[str] = Counter()
     places: Counter[int] = Counter()
     for found in COUNTER.finditer(text):

@@ -1,7 +1,7 @@
-"""An engine in processes of its own as a backend: one process per arm, which stay ready beside each other.
+"""A backend whose engine runs in subprocesses: one per arm, all kept ready at the same time.
 
-What judges diverging output, the networks of the pair, is loaded in this process when it is asked
-for, not before. An engine's first token comes with the prompt: it is a round without a draft.
+The judge of diverging output, the networks of the pair in this process, is loaded only on
+demand. An engine's first token comes with the prompt: it counts as a round without a draft.
 """
 
 import json
@@ -25,8 +25,8 @@ from specbench.models.checkpoints.tokenizers import TokenizerChat
 from specbench.spec import RunSpec
 from specbench.theory.memory import Demand, Part
 
-Start = Mapping[str, Any]  # with what a process is started, models by their names; specs with an equal one share it
-RUNTIME = 1 << 30  # bytes of a process beside weights and caches, its libraries most of all
+Start = Mapping[str, Any]  # a process's start arguments, models by their names; specs with equal ones share it
+RUNTIME = 1 << 30  # bytes of a process in addition to weights and caches, mostly its libraries
 FEWEST = 1  # tokens of the shortest prompt
 NOTES = (
     "the first token comes with the prompt and is a round without a draft",
@@ -34,13 +34,13 @@ NOTES = (
 )
 TOGETHER = "seconds of prompts in flight together are those of the whole turn, prompts included, in equal parts"
 STEP = RoundCounts(0, 0, 0, 1, ())
-FIRST = "request/first"  # the span from a request to its first token, which results know by this name
+FIRST = "request/first"  # the span from a request to its first token, as named in results
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A prompt as an engine decoded it: new tokens, seconds from the request to the first and to
-    the last of them, and of every round that drafted how many tokens were drafted and accepted."""
+    """A prompt as an engine decoded it: new tokens, seconds from the request to the first and
+    to the last of them, and the drafted and accepted tokens of every round with a draft."""
 
     tokens: tuple[int, ...]
     first: float
@@ -51,7 +51,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Request:
-    """Prompts as token ids with a seed each, the ids that end a sequence, and the spec that says how to decode."""
+    """Prompts as token ids with a seed each, the ids that end a sequence, and the spec that defines the decoding."""
 
     spec: RunSpec
     prompts: Sequence[Sequence[int]]
@@ -61,7 +61,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What became of the prompts of a request, and the seconds that all took together."""
+    """The decoded prompts of a request, and the seconds for all together."""
 
     found: Sequence[Finished]
     seconds: float
@@ -71,7 +71,7 @@ class Served(Protocol):
     """A process with an engine that is ready to decode."""
 
     def decode(self, request: Request) -> Decoded:
-        """UnusableModelError, in one line, for whatever goes wrong."""
+        """Decode a request. UnusableModelError, in one line, for any failure."""
         ...
 
     def close(self) -> None:
@@ -84,29 +84,29 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """What a user calls it."""
+        """The engine's name for the user."""
         ...
 
     @property
     def about(self) -> str:
-        """How it is run, in a few words for the user."""
+        """How the engine is run, in a few words for the user."""
         ...
 
     def start(self, spec: RunSpec, pair: CheckedPair, places: int) -> Start:
-        """With what its process is started for texts of up to so many tokens. Raises
-        UsageError or UnusableModelError for a spec that it cannot decode; reads no weights."""
+        """The start arguments of its process for sequences of up to `places` tokens; reads no
+        weights. Raises UsageError or UnusableModelError for a spec that it cannot decode."""
         ...
 
     def serve(self, start: Start, pair: CheckedPair) -> Served:
-        """A process that is ready, on the files of the pair. UnusableModelError, in one line, where there is none."""
+        """Start a process with the files of the pair. UnusableModelError, in one line, if that fails."""
         ...
 
     def tier(self, spec: RunSpec) -> str:
-        """How it executes rounds, as results know it."""
+        """The tier of its rounds, as named in results."""
         ...
 
     def notes(self, spec: RunSpec, pair: CheckedPair) -> Sequence[str]:
-        """What of it a reader of a cell's numbers must know, because it changes them."""
+        """Properties of the engine that change a cell's numbers."""
         ...
 
 
@@ -120,7 +120,7 @@ def opened(engine: Engine, specs: Sequence[RunSpec]) -> "Apart":
 
 @dataclass(eq=False)
 class Apart:
-    """An engine with the checkpoints of a pair. inner: the pair in this process, which is loaded only as a judge."""
+    """An engine with the checkpoints of a pair. inner: the pair in this process, loaded only as a judge."""
 
     engine: Engine
     inner: Native
@@ -164,7 +164,7 @@ class Apart:
         return [*found, *self.engine.notes(spec, self.inner.pair)]
 
     def demand(self, held: Sequence[Held]) -> Demand | None:
-        """Every process has weights of its own."""
+        """The memory demand; every process has its own copy of the weights."""
         found = self.inner.demand(held)
         if found is None:
             return None
@@ -197,7 +197,7 @@ class Apart:
         self._close([key for key in self._served if key not in wanted])
 
     def places(self, spec: RunSpec, longest: int) -> int:
-        """Tokens of the longest text of any arm, so that all arms are started alike."""
+        """Tokens of the longest sequence of any arm, so that all arms are started alike."""
         return min(longest + spec.max_new_tokens + max(one.k for one in self.specs) + 1, self.context)
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
@@ -212,7 +212,7 @@ class Apart:
         return run
 
     def _key(self, spec: RunSpec) -> str:
-        """What its process is started with, by which arms share one."""
+        """The start arguments as a key; arms with equal keys share a process."""
         return json.dumps(self.engine.start(spec, self.inner.pair, self.places(spec, self._longest)), sort_keys=True)
 
     def _ready(self, spec: RunSpec) -> Served:
@@ -227,19 +227,19 @@ class Apart:
 
 
 def copied(parts: Sequence[Part], copies: int) -> list[Part]:
-    """The memory of so many processes, of which each has the weights."""
+    """The memory of `copies` processes that each hold the weights."""
     return [replace(part, size=part.size * copies) if part.kind == "weights" else part for part in parts]
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What a network says of the end of a sequence, read without its weights."""
+    """The network attributes that name the end of a sequence, read without weights."""
 
     generation_config: Any
 
 
 def ends_of(role: Role) -> list[int]:
-    """The ids that end a sequence: as of a network that is loaded from the same files."""
+    """The ids that end a sequence: the same as those of a network loaded from the same files."""
     folder = description.description(role.checkpoint)
     if not role.checkpoint.file and (folder / "generation_config.json").is_file():
         found = GenerationConfig.from_pretrained(folder)
@@ -249,9 +249,9 @@ def ends_of(role: Role) -> list[int]:
 
 
 def trace_of(found: Finished, new: int, share: float | None) -> Trace:
-    """A trace of at most `new` tokens; `share` are its seconds where it was one of several in flight, else None.
+    """A trace of at most `new` tokens; `share` is its share of the seconds if several were in flight, else None.
 
-    Of the seconds to the first token, what a later round takes counts as decoding, the rest as prefill.
+    Of the seconds to the first token, the time of one later round counts as decoding, the rest as prefill.
     """
     rounds = rounds_of(found, new)
     step = (found.last - found.first) / (len(rounds) - 1) if len(rounds) > 1 else 0.0
@@ -261,8 +261,8 @@ def trace_of(found: Finished, new: int, share: float | None) -> Trace:
 
 
 def rounds_of(found: Finished, new: int) -> tuple[RoundCounts, ...]:
-    """The first token, the rounds that drafted, and steps for the tokens
-    that are left: rounds without a draft, whose places nobody tells."""
+    """The first token, the rounds with a draft, and steps for the remaining tokens. These are
+    rounds without a draft; their positions are unknown."""
     rounds, at = [STEP], 1
     for drafted, accepted in zip(found.drafted, found.accepted, strict=True):
         if at < len(found.tokens):
@@ -272,8 +272,8 @@ def rounds_of(found: Finished, new: int) -> tuple[RoundCounts, ...]:
 
 
 def counted(drafted: int, accepted: int, left: int, more: int) -> RoundCounts:
-    """A round with `left` tokens yet to be decoded, the last of which is the target's own, of which
-    `more` came: the sequence may end within it. How it turned out stands for the chance of it."""
+    """A round with `left` tokens still to decode, the last of which is the target's own. `more` tokens were emitted:
+    the sequence may end within the round. The outcome of the round is used as its acceptance probability."""
     usable = min(drafted, left - 1)
     emitted = min(min(accepted, usable) + 1, more)
     accepted = min(accepted, usable, emitted)
@@ -283,13 +283,13 @@ def counted(drafted: int, accepted: int, left: int, more: int) -> RoundCounts:
 
 
 def traces_of(found: Sequence[Finished], new: int, wall: float, at_once: int) -> list[Trace]:
-    """The traces of prompts that took so many seconds together, `at_once` of them in flight."""
+    """The traces of prompts that took `wall` seconds together, `at_once` of them in flight."""
     share = wall / len(found) if at_once > 1 else None
     return [trace_of(one, new, share) for one in found]
 
 
 def refuse_ours(engine: str, role: Role) -> None:
-    """UsageError for a checkpoint that only we can read."""
+    """UsageError for a checkpoint format that only the native backend reads."""
     checkpoint = role.checkpoint
     if checkpoint.shape is not None:
         raise UsageError(
@@ -304,6 +304,6 @@ def refuse_ours(engine: str, role: Role) -> None:
 
 
 def files_of(role: Role) -> tuple[Path, list[Path]]:
-    """The folder and the weight files of a role, fetched where they are not there yet."""
+    """The folder and the weight files of a role, fetched if missing."""
     folder, found = weights.find(role.checkpoint)
-    return folder.resolve(), found  # the files of a hub are links to others with no endings
+    return folder.resolve(), found  # files of a hub are links to others without endings

@@ -1,6 +1,6 @@
-"""`generate()` on a twin of a loaded network: the same tensors, and transformers' own code, attention and caches.
+"""`generate()` on a twin of a loaded network: the same tensors with transformers' own code, attention and caches.
 
-What one call does is seen from its passes: where rounds begin, what they draft, how long each takes.
+The passes of a call show where rounds begin, what they draft and how long each takes.
 """
 
 import copy
@@ -31,8 +31,8 @@ Kind = Literal["plain", "assisted", "universal", "lookup", "early exit", "mtp"]
 
 @dataclass(frozen=True)
 class Way:
-    """A kind of generation: K tokens from the model of that name, from so many layers of the target,
-    looked up by at most so many tokens before, or one from each of the K MTP modules of that name."""
+    """A kind of generation with K drafted tokens: from the named model, from the first `layers` of the
+    target, by n-gram lookup up to the given size, or one token from each of the K named MTP modules."""
 
     kind: Kind
     k: int = 0
@@ -45,8 +45,8 @@ PLAIN = Way("plain")
 
 
 def twin(network: Any) -> Any:
-    """The same network with the same tensors, but modules, configuration and attention of transformers' own, and
-    nothing of the generation settings that came with the checkpoint: penalties and the like are no part of a law."""
+    """The same network with the same tensors, but transformers' own modules, configuration and attention. The
+    checkpoint's generation settings are dropped: penalties and the like would change the sampling distribution."""
     found = copy.deepcopy(network, shared_tensors(network))
     if found.config._attn_implementation != "eager":
         found.set_attn_implementation("sdpa")
@@ -55,24 +55,24 @@ def twin(network: Any) -> Any:
 
 
 def generation(**settings: Any) -> Any:
-    """Settings of generation. A padding token is named, as it would warn of none; there is no padding."""
+    """A GenerationConfig. It names a padding token only to avoid a warning; there is no padding."""
     return GenerationConfig(**settings, pad_token_id=0)  # type: ignore[no-untyped-call]
 
 
 def settings_of(spec: RunSpec, eos: Sequence[int]) -> dict[str, Any]:
-    """The length and the law of a spec as settings of generation."""
+    """The length and sampling parameters of a spec as generation settings."""
     found: dict[str, Any] = {"max_new_tokens": spec.max_new_tokens, "eos_token_id": list(eos) or None}
     if spec.temperature == 0:
         return {**found, "do_sample": False}
     law = {"top_p": spec.top_p, "min_p": spec.min_p, "eta_cutoff": spec.eta}
-    drawn = {"do_sample": True, "temperature": spec.temperature, "top_k": spec.top_k or 0}  # its own default is 50
+    drawn = {"do_sample": True, "temperature": spec.temperature, "top_k": spec.top_k or 0}  # its default is 50
     return {**found, **drawn, **{name: value for name, value in law.items() if value is not None}}
 
 
 @dataclass
 class Watch:
-    """One call at a time. drafts: (tokens before a round, the tokens
-    that it drafted); passes: of the target, and of what drafts."""
+    """The record of one call at a time. drafts: (tokens before a round, the tokens that it
+    drafted); passes: of the target, and of the drafting network."""
 
     clock: Clock
     drafts: list[tuple[int, Tensor]] = field(default_factory=list)
@@ -84,16 +84,16 @@ class Watch:
         self.clock.start()
 
     def target(self, network: Any) -> None:
-        """Watch the passes of a target, which may draft itself, with fewer of its layers."""
+        """Watch the passes of a target, whose first layers may also draft."""
         network.register_forward_pre_hook(lambda *_: None if self.drafting else self.before())
         network.register_forward_hook(lambda *_: self.after(self.drafting))
 
     def assistant(self, network: Any) -> None:
-        """Watch the passes of a network that drafts."""
+        """Watch the passes of a drafting network."""
         network.register_forward_hook(lambda *_: self.after(True))
 
     def generator(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        """The method that makes a candidate generator, made so that every draft is seen."""
+        """Wrap the method that makes a candidate generator so that every draft is recorded."""
 
         def made(*args: Any, **kwargs: Any) -> Any:
             found = make(*args, **kwargs)
@@ -114,7 +114,7 @@ class Watch:
         return made
 
     def deepest(self, layer: Any) -> None:
-        """Watch the last layer of a target that exits early: it must have no part in a draft."""
+        """Watch the last layer of a target that exits early: a draft must not run it."""
 
         def called(*_: Any) -> None:
             if self.drafting:
@@ -126,7 +126,7 @@ class Watch:
         layer.register_forward_pre_hook(called)
 
     def before(self) -> None:
-        """What was done since the last pass or draft ended was judging, or the beginning of the call."""
+        """Count the time since the last pass or draft as verification, or as the beginning of the call."""
         self.clock.lap("accept" if self.passes[0] else "prefill/begin")
 
     def after(self, drafting: bool) -> None:
@@ -140,7 +140,7 @@ class Watch:
         return self.clock.stop()
 
     def trace(self, prompt: int, tokens: Sequence[int], new: int, seconds: float, spans: dict[str, float]) -> Trace:
-        """What a call left behind that gave these tokens, at most `new`, after a prompt of so many."""
+        """The trace of a call that emitted these tokens, at most `new`, after a prompt of `prompt` tokens."""
         prefill = spans.get("prefill/begin", 0.0)
         found = {name: spans.get(name, 0.0) for name in ("draft", "verify", "accept")}
         for name, passes in zip(("verify", "draft"), self.passes, strict=True):
@@ -164,8 +164,8 @@ class Watch:
 
 @dataclass(eq=False)
 class Call:
-    """One way to call `generate()`, with everything that it reads. inductor: settings that
-    hold during a call, as dynamo reads some of them before it has those of the compiler."""
+    """One way to call `generate()`, with its arguments. inductor: settings that hold during a
+    call, as dynamo reads some of them before it reads the compiler's own."""
 
     network: Any
     watch: Watch
@@ -174,7 +174,7 @@ class Call:
 
     @property
     def new(self) -> int:
-        """The most tokens that it decodes."""
+        """The maximum number of new tokens."""
         return int(self.options["generation_config"].max_new_tokens)
 
     @torch.no_grad()
@@ -194,20 +194,20 @@ class Call:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """transformers draws from the generators of torch: they begin at the seed, and are as before afterwards."""
+    """Seed torch's generators, from which transformers draws, and restore them afterwards."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 def plain(network: Any, settings: dict[str, Any]) -> Call:
-    """`generate()` as it comes, with a cache that grows."""
+    """Plain `generate()` with a growing cache."""
     return watched(twin(network), settings, {})
 
 
 def compiled(network: Any, settings: dict[str, Any], places: int) -> Call:
-    """Its best form: a static cache that is made once and kept, and the steps compiled
-    with weights as constants, which transformers does on a CPU only where it is told to."""
+    """Its fastest form: one static cache that is reused, and compiled steps with weights as
+    constants. On a CPU transformers compiles only if forced to."""
     found, watch = twin(network), Watch(clock_for(network.device))
     inductor = dict(ON_CUDA if network.device.type == "cuda" else ON_CPU)
     how: Any = CompileConfig(fullgraph=False, mode=None, options=inductor)  # type: ignore[arg-type]
@@ -221,7 +221,7 @@ def compiled(network: Any, settings: dict[str, Any], places: int) -> Call:
 
 
 def timed(function: Any, watch: Watch) -> Any:
-    """A pass that is compiled, watched from outside: a hook would be compiled with it."""
+    """A compiled pass, timed from outside: a hook would be compiled with it."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         watch.before()
@@ -233,7 +233,7 @@ def timed(function: Any, watch: Watch) -> Any:
 
 
 def watched(network: Any, settings: dict[str, Any], options: dict[str, Any], **more: Any) -> Call:
-    """A call whose passes are seen by hooks."""
+    """A call whose passes are recorded by hooks."""
     watch = Watch(clock_for(network.device))
     network._get_candidate_generator = watch.generator(network._get_candidate_generator)
     watch.target(network)
@@ -244,23 +244,23 @@ def watched(network: Any, settings: dict[str, Any], options: dict[str, Any], **m
 
 
 def assisted(target: Any, draft: Any, settings: dict[str, Any], k: int, tokenizers: Sequence[Any] = ()) -> Call:
-    """`generate(assistant_model=…)` with K drafted tokens in every round; with the tokenizers of both where they are
-    two, which is universal assisted decoding."""
+    """`generate(assistant_model=…)` with K drafted tokens in every round. With the tokenizers
+    of both models it is universal assisted decoding."""
     assistant, options = twin(draft), {}
     assistant.generation_config.update(num_assistant_tokens=k, **HONOURED, **LOOKBEHIND)
     if tokenizers:
         options = dict(zip(("tokenizer", "assistant_tokenizer"), map(ordered, tokenizers), strict=True))
     else:
-        assistant.config.vocab_size = target.config.vocab_size  # else it would translate from one tokenizer to another
+        assistant.config.vocab_size = target.config.vocab_size  # otherwise it would translate between tokenizers
     return watched(twin(target), settings, {"assistant_model": assistant, **options})
 
 
 def ordered(tokenizer: Any) -> Any:
-    """A copy whose vocabulary is in the order of its ids.
+    """A copy of the tokenizer whose vocabulary is in the order of its ids.
 
-    Where it is in any other, which is how fast tokenizers give it, transformers 5.23 puts the probabilities of
-    a draft beside other tokens than they belong to, and what is sampled is not distributed as the target's. It
-    also keeps what it has made of a draft by its tokenizer, which two drafts must therefore not share.
+    Fast tokenizers return it in another order. transformers 5.23 then assigns a draft's
+    probabilities to the wrong tokens, and samples do not follow the target's distribution. It
+    also caches its translation per draft tokenizer, so that two drafts must not share one.
     """
     found = copy.copy(tokenizer)
     vocabulary = dict(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
@@ -269,7 +269,7 @@ def ordered(tokenizer: Any) -> Any:
 
 
 def early_exit(target: Any, settings: dict[str, Any], k: int, layers: int) -> Call:
-    """Its own first layers draft, with a cache of their own."""
+    """Early exit: the target's first layers draft, with a cache of their own."""
     found = twin(target)
     found.generation_config.update(num_assistant_tokens=k, **HONOURED)
     call = watched(found, settings, {}, assistant_early_exit=layers)
@@ -284,8 +284,8 @@ def lookup(target: Any, settings: dict[str, Any], way: Way) -> Call:
 
 
 def mtp(target: Any, settings: dict[str, Any], files: Path) -> Call:
-    """Its own MTP modules draft, one token each. They are read from
-    its files once: `generate()` reads them in every call."""
+    """The target's own MTP modules draft, one token each. Their files are read once:
+    `generate()` would read them in every call."""
     found = twin(target)
     found.config.name_or_path = str(files)
     first: Any = MTPCandidateGenerator(found, generation(**settings), {})
@@ -303,10 +303,10 @@ def mtp(target: Any, settings: dict[str, Any], files: Path) -> Call:
 
 
 def counted(drafted: Sequence[int], emitted: Sequence[int], left: int) -> RoundCounts:
-    """A round by its tokens, with so many left to be decoded, the last of which is the target's own.
+    """A round by its tokens, with `left` tokens still to decode, the last of which is the target's own.
 
-    A token was accepted where it is the drafted one: what is emitted instead of a rejected token is drawn from what
-    the target gives beyond the draft, which is nothing for that token. How it turned out stands for the chance of it.
+    A token was accepted if it equals the drafted one: a rejected token is replaced by a sample from the
+    residual distribution, in which its probability is 0. The outcome is used as the acceptance probability.
     """
     usable = min(len(drafted), left - 1)
     same = [a == b for a, b in zip(drafted[:usable], emitted, strict=False)]

@@ -1,8 +1,8 @@
-"""A program that ends when whoever started it does, however that ended: it is told by the end of our standard input.
+"""A wrapper that ends its program when the process that started it ends; it sees this as the end of standard input.
 
     python -I guard.py PROGRAM ARGUMENT …
 
-Run as a process of its own, which ends as the program does. It imports nothing of specbench.
+It runs as a separate process and exits with the program's exit code. It imports nothing of specbench.
 """
 
 import os
@@ -17,7 +17,7 @@ def main() -> None:
     code = program.wait()
     if code < 0:
         os.kill(os.getpid(), -code)
-    os._exit(code)  # the thread may be reading still
+    os._exit(code)  # the thread may still be reading
 
 
 def end_with_input(program: subprocess.Popen[bytes]) -> None:

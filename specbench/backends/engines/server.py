@@ -1,4 +1,4 @@
-"""A server of completions as an engine: two of them, with a draft and without, asked for the same prompts."""
+"""Servers of completions as an engine: one with a draft and one without, which get the same prompts."""
 
 import hashlib
 import random
@@ -23,7 +23,7 @@ from specbench.theory.memory import Demand
 from specbench.wording import clean
 
 NAME = "openai"
-UNLIMITED = 1 << 30  # tokens of a context that the server does not tell
+UNLIMITED = 1 << 30  # context in tokens if the server does not report one
 NOTES = (
     "lengths of prompts are in bytes, and the server's own tokenizer reads them; outputs are compared as texts",
     "time to the first token holds the network, the queue and the prompt; of it, what a later piece takes counts as "
@@ -35,7 +35,7 @@ OPEN = (
     "that of answers under this load, and waits count from when a request came"
 )
 A = TypeVar("A")
-GRACE = 1.0  # seconds in which requests end that were hung up
+GRACE = 1.0  # seconds for aborted requests to end
 STEP = RoundCounts(0, 0, 0, 1, ())
 FROM_COUNTERS = "acceptance from the server's counters (/metrics)"
 FROM_TOTALS = "acceptance from the totals of each request: by position it is a mean"
@@ -47,7 +47,7 @@ UNKNOWN = "the server says nothing of acceptance: every token counts as a round"
 
 
 def open_pair(specs: Sequence[RunSpec]) -> "Server":
-    """The servers of some specs, which must be there. Raises UsageError or ServerError."""
+    """The servers of some specs, which must be running. Raises UsageError or ServerError."""
     for spec in specs:
         refuse_spec(spec)
     found = Server(specs)
@@ -57,7 +57,7 @@ def open_pair(specs: Sequence[RunSpec]) -> "Server":
 
 
 def refuse_spec(spec: RunSpec) -> None:
-    """UsageError for settings that are the server's own."""
+    """UsageError for settings that only the server's operator can choose."""
     if spec.url is None:
         raise UsageError("--backend openai: name the server with --url http://localhost:8000")
     if spec.method != BASELINE and spec.baseline_url is None:
@@ -74,12 +74,12 @@ def refuse_spec(spec: RunSpec) -> None:
 
 
 def address(spec: RunSpec) -> str:
-    """The server that decodes a spec."""
+    """The URL of the server that decodes a spec."""
     return (spec.baseline_url if spec.method == BASELINE else None) or spec.url or ""
 
 
 def request_of(spec: RunSpec, prompt: Sequence[int], seed: int) -> dict[str, Any]:
-    """A completion as it is asked for. What only some servers know is named only where it is set."""
+    """The body of a completion request. Fields that only some servers know are included only if set."""
     law = {"top_p": spec.top_p, "top_k": spec.top_k, "min_p": spec.min_p, "ignore_eos": spec.ignore_eos or None}
     known = {"model": spec.target, "prompt": text_of(prompt), "max_tokens": spec.max_new_tokens}
     known |= {"temperature": spec.temperature, "seed": seed % (1 << 31)}
@@ -87,13 +87,13 @@ def request_of(spec: RunSpec, prompt: Sequence[int], seed: int) -> dict[str, Any
 
 
 def text_of(prompt: Sequence[int]) -> str:
-    """A prompt as it was before it was encoded."""
+    """A prompt as text, before it was encoded."""
     return bytes(prompt).decode("utf-8", "surrogatepass")
 
 
 @dataclass(eq=False)
 class Server:
-    """The servers that some specs name. Token ids are the bytes of texts: its tokens are the server's affair."""
+    """The servers that some specs name. Token ids are the bytes of the text: the server tokenizes."""
 
     specs: Sequence[RunSpec]
     name: ClassVar[str] = NAME
@@ -103,7 +103,7 @@ class Server:
     chat: None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     warnings: tuple[str, ...] = ()
-    mute: set[str] = field(default_factory=set)  # URLs of servers whose counters did not come
+    mute: set[str] = field(default_factory=set)  # URLs of servers whose counters timed out
 
     @property
     def execution(self) -> str:
@@ -111,7 +111,7 @@ class Server:
         return f"tier server: asked over HTTP, {', '.join(urls)}; where it runs on this machine, its load is ours"
 
     def check(self, client: Client, model: str) -> None:
-        """ServerError where the server serves no such model."""
+        """ServerError if the server does not serve this model."""
         served = [name for one in client.models() if isinstance(name := one.get("id"), str)]
         if model not in served:
             raise ServerError(
@@ -165,8 +165,8 @@ class Server:
     def rounds(
         self, spec: RunSpec, answers: Sequence[Answer], found: Counters | None
     ) -> Sequence[tuple[RoundCounts, ...]]:
-        """The rounds of some answers, by the best that there is to tell them by. ServerError for impossible counts."""
-        most = spec.max_new_tokens * len(answers) + 2 * spec.batch  # the counters' last rounds may come after an answer
+        """The rounds of some answers, from the best available source. ServerError for impossible counts."""
+        most = spec.max_new_tokens * len(answers) + 2 * spec.batch  # the counters may include rounds after an answer
         if wrong := impossible(found, answers, most):
             raise ServerError(f"{address(spec)}: {wrong}")
         drafted = found is not None and found.drafts > 0
@@ -184,18 +184,18 @@ class Server:
         return self.said(UNKNOWN, list(map(steps, answers)))
 
     def said(self, source: str, found: Sequence[tuple[RoundCounts, ...]]) -> Sequence[tuple[RoundCounts, ...]]:
-        """Say once where acceptance comes from."""
+        """Report the source of acceptance once."""
         self.warnings += () if source in self.warnings else (source,)
         return found
 
 
 def steps(answer: Answer) -> tuple[RoundCounts, ...]:
-    """Every token as a round by itself."""
+    """Count every token as a separate round."""
     return (STEP,) * answer.tokens
 
 
 def answered(client: Client, requests: Sequence[Mapping[str, Any]], spec: RunSpec) -> list[Answer]:
-    """The answers, with so many requests in flight: as one ends, the next begins; or each at a time of its own."""
+    """The answers: with a fixed number of requests in flight, or each request at its arrival time."""
     if spec.batch == 1:
         return [client.complete(request) for request in requests]
     times = [0.0] * len(requests) if spec.arrivals is None else times_of(spec, requests)
@@ -204,7 +204,7 @@ def answered(client: Client, requests: Sequence[Mapping[str, Any]], spec: RunSpe
 
 
 def times_of(spec: RunSpec, requests: Sequence[Mapping[str, Any]]) -> list[float]:
-    """When the requests of a turn come: made of their prompts and the seed, so that it is the same for every arm."""
+    """The arrival times of the requests of a turn: derived from their prompts and the seed, so equal for all arms."""
     assert spec.arrivals is not None
     seed = seed_from("arrivals", spec.seed, *(request["prompt"] for request in requests))
     return arrival_times(spec.arrivals, len(requests), seed)
@@ -212,7 +212,7 @@ def times_of(spec: RunSpec, requests: Sequence[Mapping[str, Any]]) -> list[float
 
 @dataclass(frozen=True)
 class Sent(Generic[A]):
-    """An answer, the seconds between the time of its request and its sending, and whether that waited for a place."""
+    """An answer, the delay between its arrival time and its sending, and whether it waited for a free slot."""
 
     answer: A
     late: float
@@ -220,14 +220,14 @@ class Sent(Generic[A]):
 
 
 def as_it_came(one: Sent[Answer]) -> Answer:
-    """An answer whose pieces are counted from when its request came."""
+    """An answer whose times are counted from its arrival time."""
     arrived = tuple(one.late + seconds for seconds in one.answer.arrived)
     return replace(one.answer, arrived=arrived, held=one.late if one.held else None)
 
 
 def trace_of(answer: Answer, rounds: Sequence[RoundCounts], part: float, shared: bool) -> Trace:
-    """One request as a decode; `part` is its equal part of the seconds of its turn, which are all that it has where it
-    was one of several in flight that share them. Of one that comes in one piece nobody can tell what decoding took."""
+    """One request as a decode; `part` is its equal share of the turn's seconds. If several share the
+    time in flight, that is its whole time. The decode time of an answer in one piece is unknown."""
     first, last = answer.arrived[0], answer.arrived[-1]
     step = (last - first) / (len(answer.arrived) - 1) if len(answer.arrived) > 1 else 0.0
     prefill = 0.0 if shared or len(answer.arrived) == 1 else max(first - step, 0.0)
@@ -238,7 +238,7 @@ def trace_of(answer: Answer, rounds: Sequence[RoundCounts], part: float, shared:
 
 
 def pieces(text: str, tokens: int) -> tuple[int, ...]:
-    """So many numbers that are equal for equal texts of as many tokens, in the place of ids that nobody tells."""
+    """As many numbers as tokens, equal for equal texts, in place of token ids, which the server does not report."""
     data = text.encode("utf-8", "surrogatepass")
     ends = [len(data) * (number + 1) // tokens for number in range(tokens)]
     return tuple(named(data[a:b]) for a, b in zip([0, *ends], ends, strict=False))
@@ -250,7 +250,7 @@ def named(piece: bytes) -> int:
 
 @dataclass(frozen=True)
 class Timer:
-    """A clock in seconds, and how one waits by it."""
+    """A clock in seconds, and its way to wait."""
 
     now: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
@@ -260,8 +260,8 @@ WALL = Timer()
 
 
 def arrival_times(rate: float, count: int, seed: int) -> list[float]:
-    """When so many requests come, in seconds after the first: `rate` a second at
-    random (Poisson). They are equal for equal seeds; another rate stretches them."""
+    """The arrival times of `count` requests in seconds after the first: a Poisson process of
+    `rate` per second. Equal seeds give equal times; another rate scales them."""
     draws = random.Random(seed)
     return [0.0, *accumulate(draws.expovariate(rate) for _ in range(count - 1))]
 
@@ -273,10 +273,10 @@ def sent_at(
     timer: Timer = WALL,
     hang_up: Callable[[], None] = lambda: None,
 ) -> list[Sent[A]]:
-    """Send every request at its time, `ask` with its number; where `most` are under way, it waits until one has ended.
+    """Send every request at its time, calling `ask` with its number; if `most` are in flight, it waits until one ends.
 
-    The first that fails ends all: nothing more is sent, `hang_up` ends
-    those under way, and its error is raised. So does an interrupt.
+    The first failure ends all: no more requests are sent, `hang_up` aborts those in flight, and
+    the error is raised. An interrupt does the same.
     """
     asked: list[Future[tuple[A, float]]] = [Future() for _ in times]
     due: SimpleQueue[int | None] = SimpleQueue()
@@ -307,7 +307,7 @@ def sent_at(
             due.put(number)
         wait(asked, return_when=FIRST_EXCEPTION)
         found = [one.result() for one in asked if ended(one)]
-    except BaseException:  # an interrupt as well: what waits for a place would still be sent
+    except BaseException:  # also on an interrupt: requests that wait for a slot would still be sent
         for one in asked:
             one.cancel()
         hang_up()
@@ -330,7 +330,7 @@ def ended(request: Future[A]) -> bool:
 
 
 def impossible(found: Counters | None, answers: Sequence[Answer], most: int) -> str | None:
-    """What cannot be in the counts of a server that was to decode at most `most` tokens; None where all can."""
+    """The error in the counts of a server that had to decode at most `most` tokens; None if they are possible."""
     for answer in answers:
         drafted, accepted = (answer.timings.get(name) for name in ("draft_n", "draft_n_accepted"))
         if type(drafted) is int and type(accepted) is int and not 0 <= accepted <= drafted <= most * WIDEST:
@@ -350,8 +350,8 @@ def impossible(found: Counters | None, answers: Sequence[Answer], most: int) -> 
 
 
 def from_counters(found: Counters, answers: Sequence[Answer]) -> list[tuple[RoundCounts, ...]]:
-    """The rounds of some answers that came while the counters rose by so much, a fair part for
-    each. How many rounds accepted so many tokens is exact where the server counts them by position."""
+    """The rounds of some answers, from the rise of the counters while they were decoded, divided
+    equally. The number of rounds by accepted tokens is exact if the server counts them by position."""
     places = sorted(found.by_position)
     accepted = [len(places) - bisect_right(places, number) for number in range(found.drafts)]
     if not places:
@@ -363,7 +363,7 @@ def from_counters(found: Counters, answers: Sequence[Answer]) -> list[tuple[Roun
 
 
 def from_totals(answer: Answer) -> tuple[RoundCounts, ...] | None:
-    """The rounds of one answer by llama.cpp's `draft_n` and `draft_n_accepted`; None where it has none."""
+    """The rounds of one answer from llama.cpp's `draft_n` and `draft_n_accepted`; None if missing."""
     drafted, accepted = answer.timings.get("draft_n"), answer.timings.get("draft_n_accepted")
     if not isinstance(drafted, int) or not isinstance(accepted, int) or not 0 <= accepted < max(answer.tokens, 1):
         return None
@@ -373,7 +373,7 @@ def from_totals(answer: Answer) -> tuple[RoundCounts, ...] | None:
 
 
 def from_pieces(answer: Answer, k: int) -> tuple[RoundCounts, ...] | None:
-    """The rounds of one answer by its pieces, each at most K + 1 tokens; None where every token came by itself."""
+    """The rounds of one answer from its pieces of at most K + 1 tokens each; None if every token came separately."""
     number = len(answer.arrived) - 1
     accepted = answer.tokens - 1 - number
     if accepted <= 0 or accepted > number * k:
@@ -382,7 +382,7 @@ def from_pieces(answer: Answer, k: int) -> tuple[RoundCounts, ...] | None:
 
 
 def spread(total: int, parts: int) -> list[int]:
-    """A total in so many parts that are as equal as may be."""
+    """A total divided into `parts` numbers that differ by at most 1."""
     return [total // parts + (number < total % parts) for number in range(parts)] if parts else []
 
 
@@ -392,7 +392,7 @@ def counted(drafted: int, accepted: int) -> RoundCounts:
 
 
 def fitted(rounds: Sequence[RoundCounts], tokens: int) -> tuple[RoundCounts, ...]:
-    """The first token, the rounds as far as the tokens go, and rounds without a draft for what is left of these."""
+    """The first token, the rounds up to `tokens`, and rounds without a draft for the remaining ones."""
     found, left = [STEP], tokens - 1
     for one in rounds:
         emitted = min(one.emitted, left)

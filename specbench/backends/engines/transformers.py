@@ -1,4 +1,4 @@
-"""The engine transformers: a checked pair, loaded as the native backend loads it, and decoded by `generate()`."""
+"""The engine transformers: a checked pair, loaded by the native backend and decoded by `generate()`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ NAME = "transformers"
 EAGER = "generate() as it comes, with a cache that grows; --tier compile gives its best form"
 COMPILED = "generate() with a static cache and compiled steps; assisted generation takes neither"
 INSTEAD = "use --backend native"
-GREEDY_RULE, DRAWN_RULE = "strings", "common"  # what universal assisted decoding does at temperature 0, and above
+GREEDY_RULE, DRAWN_RULE = "strings", "common"  # universal assisted decoding at temperature 0, and above
 
 
 def open_pair(specs: Sequence[RunSpec]) -> "Transformers":
@@ -39,7 +39,7 @@ def open_pair(specs: Sequence[RunSpec]) -> "Transformers":
 
 @dataclass(eq=False)
 class Transformers:
-    """The networks of a pair, and calls of `generate()` on twins of them that share their weights."""
+    """The networks of a pair, and calls of `generate()` on twins that share their weights."""
 
     inner: Native
     specs: Sequence[RunSpec]
@@ -53,7 +53,7 @@ class Transformers:
     def __post_init__(self) -> None:
         self.tier = "compile" if self.specs[0].tier == "compile" else "eager"
         if self.tier == "compile":
-            compiled.choose("compile", self.device)  # a compiler must be there
+            compiled.choose("compile", self.device)  # requires a compiler
         self.scores = self.inner.scores
 
     @property
@@ -111,7 +111,7 @@ class Transformers:
         self._calls = {spec: call for spec, call in self._calls.items() if spec in wanted}
 
     def way(self, spec: RunSpec) -> Way:
-        """How a spec is decoded. UsageError where transformers cannot."""
+        """The way to decode a spec. UsageError if transformers cannot."""
         return way_of(spec, self.inner.pair)
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
@@ -129,7 +129,7 @@ class Transformers:
         return run
 
     def call(self, spec: RunSpec, way: Way, longest: int) -> Call:
-        """A call on twins of its own."""
+        """A call on its own twins."""
         network, settings = self.inner.network, generate.settings_of(spec, self.inner.eos(spec))
         target = network("target")
         if way.kind == "plain" and self.tier == "compile":
@@ -148,8 +148,8 @@ class Transformers:
 
 
 def refuse_more(traces: Sequence[Trace], way: Way) -> None:
-    """UnusableModelError where more was drafted than K tokens: numbers of another K would stand
-    under this one. A draft that is written anew in the target's tokens may have more of these."""
+    """UnusableModelError if more than K tokens were drafted: the row would show another K. A
+    draft re-tokenised with the target's tokenizer may have more."""
     most = max((one.drafted for trace in traces for one in trace.rounds), default=0)
     if most > way.k and way.kind != "universal":
         raise UnusableModelError(
@@ -159,7 +159,7 @@ def refuse_more(traces: Sequence[Trace], way: Way) -> None:
 
 
 def way_of(spec: RunSpec, pair: CheckedPair) -> Way:
-    """The way of a spec. UsageError, naming the native backend, where transformers has none."""
+    """The way of a spec. UsageError, naming the native backend, if transformers has none."""
     refuse_settings(NAME, spec)
     parts = drafting(NAME, spec)
     if parts is None:
@@ -210,7 +210,7 @@ def from_mtp(name: str, role: Role, k: int, target: Role) -> Way:
 
 
 def refuse_vocabulary(spec: RunSpec, name: str, pair: CheckedPair) -> None:
-    """UsageError where universal assisted decoding does not do what is asked of a draft with another tokenizer."""
+    """UsageError if universal assisted decoding does not support the settings of a draft with another tokenizer."""
     sizes = {int(pair.roles[one].config.get_text_config(decoder=True).vocab_size) for one in ("target", name)}
     if len(sizes) == 1:
         raise UsageError(
@@ -225,12 +225,12 @@ def refuse_vocabulary(spec: RunSpec, name: str, pair: CheckedPair) -> None:
 
 
 def rule_of(spec: RunSpec) -> str:
-    """How universal assisted decoding drafts: texts when greedy, tokens that both have when sampling."""
+    """The rule of universal assisted decoding: strings when greedy, common tokens when sampling."""
     return GREEDY_RULE if spec.temperature == 0 else DRAWN_RULE
 
 
 def notes_on(way: Way, tier: str) -> Sequence[str]:
-    """What is different in this engine, and changes numbers."""
+    """Differences of this engine that change numbers."""
     first = "" if way.kind == "mtp" else " and judges the first draft at once"
     found = [f"its first pass reads the prompt{first}; what a later pass takes of it counts as decoding, the rest as "
              "prefill"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""vLLM's offline engine, one process per arm, asked over a pipe; and its arguments for a method, or a refusal."""
+"""vLLM's offline engine, one process per arm behind a pipe; and its arguments for a method, or a refusal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from specbench.spec import RunSpec, of_engine
 from specbench.wording import clean
 
 SCRIPT = Path(__file__).with_name("vllm_child.py")
-OPENING, DECODING = 1800.0, 1800.0  # seconds after which a process that says nothing is given up
-PAGE = 128  # tokens that a cache of a CPU grows by
+OPENING, DECODING = 1800.0, 1800.0  # timeouts in seconds of opening and decoding
+PAGE = 128  # tokens by which a CPU cache grows
 LEAST = 256 << 20  # bytes of a cache
-IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # half the time to start, and nothing beside it that polls
-PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")  # take workers of their own
+IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # half the start time, and no polling process
+PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")  # these start more workers
 QUIET = {
     "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING",
-    "KMP_BLOCKTIME": "1",  # milliseconds that its threads poll after a decode, while another engine has its turn
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else it leaves out a core, and takes the same one for every process
+    "KMP_BLOCKTIME": "1",  # milliseconds that its threads poll after a decode, while another engine runs
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise it leaves out a core and pins every process to the same ones
 }  # fmt: skip
 INSTEAD = "use --backend native"
 BUG = (
@@ -42,7 +42,7 @@ def open_pair(specs: Sequence[RunSpec]) -> Apart:
 
 @dataclass(frozen=True)
 class Vllm:
-    """vLLM by the Python that has it."""
+    """vLLM by the Python in which it is installed."""
 
     python: Path
     script: Path = SCRIPT
@@ -74,13 +74,13 @@ class Vllm:
         try:
             said = child.ask({"op": "open", "llm": llm}, self.patience[0])
             refuse_elsewhere(said, start)
-        except BaseException:  # an interrupt as well: it would go on opening
+        except BaseException:  # also on an interrupt: it would continue opening
             child.close()
             raise
         return Process(child, self.patience[1])
 
     def tier(self, spec: RunSpec) -> str:
-        return "eager" if spec.tier == "eager" else "compile"  # its own default
+        return "eager" if spec.tier == "eager" else "compile"  # vLLM's default
 
     def notes(self, spec: RunSpec, pair: CheckedPair) -> Sequence[str]:
         return (vllm_version(self.python), *notes_on(spec, pair, speculation(spec, pair)))
@@ -88,7 +88,7 @@ class Vllm:
 
 @dataclass(frozen=True)
 class Process:
-    """An engine that was opened."""
+    """An opened engine."""
 
     child: Child
     patience: float
@@ -104,7 +104,7 @@ class Process:
 
 
 def refuse_elsewhere(said: Mapping[str, Any], start: Start) -> None:
-    """UnusableModelError where it computes on another device than its numbers would be said to be of."""
+    """UnusableModelError if it computes on another device than the one recorded with its numbers."""
     if (found := said.get("device")) != start["device"]:
         raise UnusableModelError(
             f"{VLLM}: this build computes on {clean(found)}, and the pair is on {start['device']}: choose --device, or "
@@ -113,7 +113,7 @@ def refuse_elsewhere(said: Mapping[str, Any], start: Start) -> None:
 
 
 def decoded(said: Mapping[str, Any], prompts: int) -> Decoded:
-    """What a process tells of so many prompts. UnusableModelError for what cannot be."""
+    """The results of a process for this many prompts. UnusableModelError for impossible ones."""
     try:
         seconds = float(said["seconds"])
         found = [finished(one, seconds) for one in said["found"]]
@@ -130,7 +130,7 @@ def finished(said: Mapping[str, Any], seconds: float) -> Finished:
 
 
 def draw(request: Request, seed: int) -> dict[str, Any]:
-    """The law of a spec as arguments of SamplingParams."""
+    """The sampling parameters of a spec as arguments of SamplingParams."""
     spec = request.spec
     law = {"temperature": spec.temperature, "top_p": spec.top_p or 1.0, "top_k": spec.top_k or 0}
     length = {"max_tokens": spec.max_new_tokens, "ignore_eos": spec.ignore_eos, "stop_token_ids": list(request.ends)}
@@ -138,13 +138,13 @@ def draw(request: Request, seed: int) -> dict[str, Any]:
 
 
 def cache(spec: RunSpec, pair: CheckedPair, places: int) -> int:
-    """Bytes of a cache for all rows at once, of the draft as well: else it would take most of a device."""
+    """Bytes of the cache for all rows, the draft's included: the default would take most of a device."""
     rows, length = spec.batch + 1, places + 2 * PAGE
     return max(LEAST, 2 * sum(net.cache(length, rows) for net in Estimate(pair).networks.values()))
 
 
 def variables(python: Path, llm: Mapping[str, Any]) -> dict[str, str]:
-    """What its processes have in their environment: as many threads as ours, and Intel's OpenMP where it is there."""
+    """Environment variables of its processes: as many threads as ours, and Intel's OpenMP if installed."""
     alone = {} if any(llm.get(size, 1) != 1 for size in PARALLEL) else IN_PROCESS
     threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     library = python.parent.parent / "lib" / "libiomp5.so"
@@ -152,7 +152,7 @@ def variables(python: Path, llm: Mapping[str, Any]) -> dict[str, str]:
 
 
 def refuse_options(spec: RunSpec) -> None:
-    """UsageError for settings, and options of its own, that it has no place for."""
+    """UsageError for settings and engine options that it does not support."""
     refuse_settings(VLLM, spec)
     if "trust_remote_code" in of_engine(spec.engine_option, VLLM):
         raise UsageError(
@@ -162,7 +162,7 @@ def refuse_options(spec: RunSpec) -> None:
 
 
 def speculation(spec: RunSpec, pair: CheckedPair) -> Mapping[str, Any] | None:
-    """`speculative_config` for a method; None of the baseline. UsageError, naming the native backend, for others."""
+    """`speculative_config` for a method; None for the baseline. UsageError, naming the native backend, for others."""
     parts = drafting(VLLM, spec)
     if parts is None:
         return None
@@ -176,7 +176,7 @@ def speculation(spec: RunSpec, pair: CheckedPair) -> Mapping[str, Any] | None:
 
 
 def suffix(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of suffix decoding. Without carried answers it knows the prompt and the answer alone, as ours."""
+    """The settings of suffix decoding. Without carried answers it uses only the prompt and the answer, as ours does."""
     texts = fields.get("texts", 1000) if fields.get("carry") else 0
     return {
         "suffix_decoding_max_tree_depth": fields.get("most", 64),
@@ -187,7 +187,7 @@ def suffix(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judged(spec: RunSpec, rule: str, pair: CheckedPair) -> dict[str, Any]:
-    """How drafts are drawn and judged: above temperature 0 from the draft's law, which is not its default."""
+    """How drafts are drawn and judged: above temperature 0 from the draft's distribution, which is not its default."""
     if rule == "Block" and pair.device.type == "cpu":
         raise UsageError(
             f"--backend vllm: --method {spec.method}: on a CPU it takes block verification and judges token by token "
@@ -198,7 +198,7 @@ def judged(spec: RunSpec, rule: str, pair: CheckedPair) -> dict[str, Any]:
 
 
 def model(name: str, pair: CheckedPair) -> dict[str, Any]:
-    """What drafts: a network of the target's tokens, or an EAGLE-3 head in the speculators format."""
+    """The drafting model: a network of the target's tokens, or an EAGLE-3 head in the speculators format."""
     if name in pair.kept or name in pair.foreign:
         why = "is layers of another model" if name in pair.kept else "has another tokenizer"
         raise UsageError(f"--backend vllm: the {name} {why}, and it drafts with networks of one vocabulary: {INSTEAD}")
@@ -226,7 +226,7 @@ def refuse_files(name: str, pair: CheckedPair) -> None:
 
 
 def located(llm: Mapping[str, Any], pair: CheckedPair) -> dict[str, Any]:
-    """The arguments of an engine with folders in the place of the names of models."""
+    """The arguments of an engine with folders in place of model names."""
     found = {**llm, "model": folder_of(str(llm["model"]), pair)}
     if (drafting := llm.get("speculative_config")) and "model" in drafting:
         found["speculative_config"] = {**drafting, "model": folder_of(str(drafting["model"]), pair)}
@@ -240,7 +240,7 @@ def folder_of(name: str, pair: CheckedPair) -> str:
 
 
 def notes_on(spec: RunSpec, pair: CheckedPair, asked: Mapping[str, Any] | None) -> Sequence[str]:
-    """What is different in vLLM, and changes numbers."""
+    """Differences of vLLM that change numbers."""
     if asked is None:
         return []
     found = []

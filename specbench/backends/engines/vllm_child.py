@@ -1,12 +1,12 @@
-"""vLLM at the other end of a pipe: one line of JSON in, one line of JSON out, until there is no more.
+"""The vLLM process behind a pipe: one line of JSON in, one line of JSON out, until the input ends.
 
-Run by the Python of vLLM's own environment: it imports nothing of specbench, and vLLM only where an engine is opened.
+Run by the Python of vLLM's own environment: it imports nothing of specbench, and vLLM only to open an engine.
 
     {"op": "open", "llm": {arguments of LLM}}
         → {"device": "cpu"}
     {"op": "decode", "prompts": [[ids]], "draws": [{arguments of SamplingParams}]}
         → {"seconds": of all, "found": [{"tokens": [ids], "first": seconds, "drafted": [of rounds], "accepted": [...]}]}
-    whatever fails
+    any failure
         → {"error": "in one line"}
 """
 
@@ -44,7 +44,7 @@ class Engine:
 
 
 def told(output: Any, seconds: float) -> dict[str, Any]:
-    """What is told of one prompt: its new tokens, seconds to the first, and every round that drafted."""
+    """The results of one prompt: its new tokens, seconds to the first, and every round with a draft."""
     completion, times = output.outputs[0], output.metrics
     drafting = getattr(completion, "spec_decode_metrics", None)
     steps = drafting.to_dict() if drafting is not None else {}
@@ -58,8 +58,8 @@ def told(output: Any, seconds: float) -> dict[str, Any]:
 
 
 def read(lines: "Queue[str | None]", parent: int) -> None:
-    """Hand on the lines that come. Where their end is that of the process
-    that wrote them, end all processes here, also in the middle of a decode."""
+    """Pass on incoming lines. If they end because the writing process ended, end all processes
+    here, even in the middle of a decode."""
     for line in sys.stdin:
         lines.put(line)
     lines.put(None)
@@ -69,7 +69,7 @@ def read(lines: "Queue[str | None]", parent: int) -> None:
 
 
 def main() -> None:
-    """Answer line by line. What libraries print belongs to the log, not among the answers."""
+    """Answer line by line. Output printed by libraries goes to the log, not among the answers."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     engine, lines = Engine(), Queue[str | None]()
@@ -78,7 +78,7 @@ def main() -> None:
         message = json.loads(line)
         try:
             answer = getattr(engine, message.pop("op"))(**message)
-        except Exception as error:  # whatever the engine raises is told in one line
+        except Exception as error:  # any error of the engine is reported in one line
             words = " ".join(str(error).split())
             answer = {"error": f"{type(error).__name__}: {words[-1000:]}"}
         answers.write(json.dumps(answer) + "\n")
