@@ -1,4 +1,4 @@
-"""The forms that texts of data sets are put into: named, versioned and never changed, for plain text and for chats."""
+"""The forms of texts from data sets: named, versioned and never changed, for plain text and for chats."""
 
 import hashlib
 import os
@@ -15,22 +15,22 @@ from specbench.wording import clean, clean_path, first_line
 # The first of these that a data set has; `messages` and `conversations` hold roles, as chat APIs and ShareGPT do.
 COLUMNS = ("prompt", "turns", "messages", "conversations", "conversation", "document", "article", "question",
            "instruction", "problem", "text", "input")  # fmt: skip
-FUNCTIONS = ("code", "humaneval")  # data sets of functions to be completed; in a file, `entry_point` tells them
+FUNCTIONS = ("code", "humaneval")  # data sets of functions to complete; in a file, `entry_point` marks them
 
 
 @dataclass(frozen=True)
 class Form:
-    """A name, and a text in which the name of the column in braces stands for its value."""
+    """A name, and a text with the name of a column in braces, to be replaced by its value."""
 
     name: str
     text: str
 
     def filled(self, column: str, value: str) -> str:
-        """Text of a data set is data: nothing in it is interpreted."""
+        """The form with a value filled in; the value is data and never interpreted."""
         return self.text.replace(f"{{{column}}}", value)
 
 
-# LayerSkip's form, zero-shot (facebookresearch/LayerSkip, data.py); every other column is a prompt as it stands.
+# LayerSkip's form, zero-shot (facebookresearch/LayerSkip, data.py); every other column is a prompt as it is.
 PLAIN = {column: Form("article-summary-1", f"Article: {{{column}}}\nSummary:") for column in ("document", "article")}
 # Spec-Bench's words (hemingkx/Spec-Bench, question.jsonl, category summarization).
 INSTRUCTIONS = {column: Form("summarize-instruct-1", f"Summarize: {{{column}}}") for column in ("document", "article")}
@@ -45,7 +45,7 @@ HUMANEVAL = Form(
 
 
 def chosen_column(name: str, rows: Sequence[DataRow], column: str | None, template: str | None) -> str:
-    """The column asked for, else the one that the template names, else the first that is known."""
+    """The requested column, else the one that the template names, else the first known one."""
     there = dict.fromkeys(key for row in rows for key in row)
     listed = ", ".join(clean(key) for key in list(there)[:20])
     if column is None:
@@ -63,7 +63,7 @@ def chosen_column(name: str, rows: Sequence[DataRow], column: str | None, templa
 
 
 def instruction_form(dataset: str, rows: Sequence[DataRow], column: str) -> Form | None:
-    """The form in which rows are messages to a chat model; None of plain text, which is to be continued.
+    """The form in which rows are messages to a chat model; None for plain text, which is continued.
 
     Messages are conversations (a column `turns`, or lists in any other), articles, questions, functions to complete.
     """
@@ -75,12 +75,12 @@ def instruction_form(dataset: str, rows: Sequence[DataRow], column: str) -> Form
 
 
 def plain_form(column: str) -> Form:
-    """The form of a prompt that is continued as it stands."""
+    """The form of a prompt that is continued without changes."""
     return PLAIN.get(column, Form("text", f"{{{column}}}"))
 
 
 def given_form(rows: Sequence[DataRow], column: str, template: str) -> Form:
-    """The form of --template. Exactly one column may stand in it: a second one would remain as its bare name."""
+    """The form of --template. It must name exactly one column: a second one would remain as its bare name."""
     hole = f"{{{column}}}"
     if not encodable(template):
         raise UsageError("the template is not UTF-8 text")
@@ -95,7 +95,7 @@ def given_form(rows: Sequence[DataRow], column: str, template: str) -> Form:
 
 
 def encodable(text: str) -> bool:
-    """Whether a text is Unicode: lone surrogates are not, and tokenizers refuse them."""
+    """Whether a text is valid Unicode: tokenizers refuse lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -108,13 +108,13 @@ def encodable(text: str) -> bool:
 NONE, ALWAYS = "none", "always"  # of --chat-template; None is auto, anything else the path of a file
 OWN = "own"
 LARGEST = 1 << 20  # bytes of a template
-ROLES = ("user", "assistant")  # in turn
+ROLES = ("user", "assistant")  # alternating
 PROBE = ("Hello",)
 
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """What was asked for, and the chat of the tokenizer (None: the engine has none). answer: its tokens at most."""
+    """The requested chat settings, and the tokenizer's chat (None: the engine has none). answer: its maximum tokens."""
 
     chat: Chat | None = None
     template: str | None = None
@@ -130,7 +130,7 @@ class ChatSettings:
 
 @dataclass(frozen=True)
 class Applied:
-    """A chat template as prompts are written in it. source: `own`, or the name of the file."""
+    """A chat template as applied to prompts. source: `own`, or the name of the file."""
 
     source: str
     template: str
@@ -143,21 +143,21 @@ class Applied:
 
     @property
     def switches(self) -> Mapping[str, bool]:
-        """Families of models have two names for it; a template does not see the one that it does not ask for."""
+        """The switch for reasoning under both names in use; a template ignores the name that it does not use."""
         return {} if self.thinking is None else {"enable_thinking": self.thinking, "thinking": self.thinking}
 
     def ids(self, chat: Chat, said: Sequence[str]) -> list[int]:
-        """The prompt after what was said: the texts of user and model in turn, the user's first and last."""
+        """The prompt after a conversation: texts of user and model in turn, the user's first and last."""
         first = [{"role": "system", "content": self.system}] if self.system is not None else []
         rest = [{"role": ROLES[number % 2], "content": text} for number, text in enumerate(said)]
         return chat.ids(self.template, [*first, *rest], self.switches)
 
 
 def applied_to(name: str, asked: ChatSettings, instructions: bool) -> Applied | None:
-    """The chat template of a data set; None where its prompts are plain text.
+    """The chat template of a data set; None if its prompts are plain text.
 
-    By itself it is the tokenizer's own, where there is one and the rows are `instructions`. UsageError
-    for a template that is not there or not usable, and for a system message or a switch without a place.
+    The default is the tokenizer's own template, if it has one and the rows are `instructions`. UsageError
+    for a missing or invalid template, and for a system message or a switch that it does not use.
     """
     found = chosen_template(asked, instructions)
     if found is None:
@@ -173,7 +173,7 @@ def applied_to(name: str, asked: ChatSettings, instructions: bool) -> Applied | 
 
 
 def chosen_template(asked: ChatSettings, instructions: bool) -> tuple[str, str] | None:
-    """Where the template comes from, and its text."""
+    """The source of the template, and its text."""
     if asked.template == NONE or (asked.template is None and not instructions):
         return None
     if asked.template not in (None, ALWAYS):
@@ -197,7 +197,7 @@ def read_template(path: Path) -> str:
         return read_whole(path, LARGEST).decode()
     except OSError as error:
         reason = error.strerror or first_line(error)
-    except ValueError as error:  # bytes that are no text, a path that none can have
+    except ValueError as error:  # undecodable bytes or an impossible path
         reason = first_line(error)
     raise UsageError(
         f"cannot read the chat template {clean_path(path)} ({reason}): --chat-template takes auto, none, always, or a "
@@ -206,7 +206,7 @@ def read_template(path: Path) -> str:
 
 
 def check_places(chat: Chat, applied: Applied) -> None:
-    """UsageError for a system message that the template does not write, and for a switch that changes nothing."""
+    """UsageError for a system message that the template ignores, and for a switch that changes nothing."""
     written = applied.ids(chat, PROBE)
     if applied.system and written == Applied("", applied.template, None, applied.thinking).ids(chat, PROBE):
         raise UsageError("--system: the chat template has no place for a system message; leave it out")

@@ -1,6 +1,5 @@
-"""From a data set to the prompts of a run: in which form, in which chat template, how
-many tokens, and a fair sample. A row that cannot be used is counted with its reason.
-"""
+"""From a data set to the prompts of a run: their form, chat template and length, and a fair
+sample. Unusable rows are counted by reason."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,22 +24,22 @@ from specbench.errors import UsageError
 from specbench.wording import clean
 
 # --- rows -------------------------------------------------------------------------------------------------------------
-# From rows of data to texts: what is a prompt in a row, how it is called, and
-# why a row cannot be used. A row that cannot be used is counted with its reason.
+# From rows of data to texts: the prompt of a row, its name, and the reason why a row cannot be
+# used. Unusable rows are counted by reason.
 
 IDS = ("task_id", "id", "question_id", "prompt_id")
 EMPTY, NOT_TEXT, SYSTEM = "empty", "not text", "system messages (which --system gives to all prompts)"
 USERS, MODELS = ("user", "human"), ("assistant", "gpt", "model")  # the roles of chat APIs and of ShareGPT
-# Where a row has an answer to its prompt: HumanEval, XSum, CNN/DailyMail, instruction data sets, Spec-Bench.
+# The columns with answers: HumanEval, XSum, CNN/DailyMail, instruction data sets, Spec-Bench.
 REFERENCES = ("canonical_solution", "summary", "highlights", "completion", "response", "answer", "output", "reference")
-DENSEST = 64  # characters of a token, on average over a prompt: text has about four, long runs of spaces up to this
+DENSEST = 64  # maximum characters per token over a prompt: text has about four, long runs of spaces up to this
 
 
 @dataclass(frozen=True)
 class TextRow:
-    """A row with text, not yet tokenized. turns: what is said to the model, one after the other; at least one.
+    """A row with text, not yet tokenized. turns: the user's messages in order; at least one.
 
-    reference: the answer to the first turn that the row brings along, empty where it has none.
+    reference: the answer to the first turn in the row, or empty.
     """
 
     id: str
@@ -50,7 +49,7 @@ class TextRow:
 
 
 def surely_longer(text: str, longest: int | None) -> bool:
-    """Whether a text has more than `longest` tokens by its characters alone, told before minutes of tokenizing."""
+    """Whether its characters prove a text longer than `longest` tokens, which saves minutes of tokenizing."""
     return longest is not None and len(text) > DENSEST * max(longest, 0)
 
 
@@ -73,7 +72,7 @@ def text_rows(rows: Sequence[DataRow], column: str, form: Form, rejected: Counte
 
 
 def content(row: DataRow, column: str) -> object:
-    """What a row has in the column; an instruction goes on with the `input` of its row, as Alpaca's do."""
+    """The value of a row in the column; an instruction is followed by the `input` of its row, as in Alpaca."""
     value, about = row.get(column), row.get("input")
     if column == "instruction" and isinstance(value, str) and not objection(about):
         return f"{value}\n\n{about}"
@@ -81,7 +80,7 @@ def content(row: DataRow, column: str) -> object:
 
 
 def turns_in(value: object) -> list[object]:
-    """What a cell says to the model: a conversation is a list of turns, or of messages with roles."""
+    """The user's messages in a cell: a conversation is a list of turns, or of messages with roles."""
     if not isinstance(value, list):
         return [value]
     if not roles(value):
@@ -90,21 +89,21 @@ def turns_in(value: object) -> list[object]:
 
 
 def said_by(who: Collection[object], value: object) -> list[object]:
-    """What some roles say in a cell of messages, in its order."""
+    """The messages of some roles in a cell, in order."""
     messages = value if isinstance(value, list) else []
     said = [one for one, role in zip(messages, roles(messages), strict=True) if role in who]
     return [one.get("content", one.get("value")) for one in said]
 
 
 def roles(value: object) -> list[object]:
-    """Who says each message of a cell; empty where it holds no messages with roles."""
+    """The role of each message of a cell; empty if it holds no messages with roles."""
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
         return []
     return [one.get("role", one.get("from")) for one in value]
 
 
 def reference(row: DataRow, column: str) -> str:
-    """The answer to the first turn that a row brings along: in its conversation, or in a column known for it."""
+    """The answer to the first turn in a row: from its conversation, or from a known column."""
     if roles(row.get(column)):
         answers = said_by(MODELS, row.get(column))
     else:
@@ -114,7 +113,7 @@ def reference(row: DataRow, column: str) -> str:
 
 
 def objection(value: object) -> str | None:
-    """Why a value cannot be a prompt, or None."""
+    """Why a value cannot be a prompt; None if it can."""
     if value is None:
         return EMPTY
     if not isinstance(value, str) or not encodable(value):
@@ -123,7 +122,7 @@ def objection(value: object) -> str | None:
 
 
 def identities(rows: Sequence[DataRow]) -> list[str]:
-    """The data set's own ids where they are unique, else row numbers from 1."""
+    """The data set's own ids if they are unique, else row numbers from 1."""
     for key in IDS:
         values = [row.get(key) for row in rows]
         ids = [clean(value) for value in values if isinstance(value, str | int) and value != ""]
@@ -135,11 +134,11 @@ def identities(rows: Sequence[DataRow]) -> list[str]:
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 TOO_LONG, LATER = "too long", "of the later turns (for want of a chat template)"
-STANDIN = "OK."  # for answers that are not there yet, where only the length of what surrounds them counts
+STANDIN = "OK."  # placeholder for future answers when only the length around them counts
 PLAIN = ChatSettings()
-SLACK = 8  # tokens by which an answer may grow when it is tokenized anew between others
+SLACK = 8  # tokens by which an answer may grow when it is re-tokenised between others
 
-Write = Callable[[Sequence[str]], list[int]]  # what was said so far, user and model in turn → the ids of the prompt
+Write = Callable[[Sequence[str]], list[int]]  # the messages so far, user and model in turn → the ids of the prompt
 
 
 def load_prompts(
@@ -156,8 +155,8 @@ def load_prompts(
 ) -> PromptSet:
     """The prompts of a data set, or a sample of `limit` of them that is stratified by category and fixed by `seed`.
 
-    `longest` is the largest admissible number of tokens in a prompt. Of a conversation, the prompt of the first turn:
-    `turns.next_turn` gives the others. `context`: the tokens that every prompt is to have, see `filling`.
+    `longest` is the maximum number of tokens in a prompt. For a conversation, the prompt of the first turn:
+    `prompts.next_turn` gives the others. `context`: the length of every prompt in tokens, see `Filling`.
     """
     if limit is not None and limit < 1:
         raise UsageError(f"a limit of {limit} leaves no prompts: it must be at least 1")
@@ -181,7 +180,7 @@ def load_prompts(
 def source_rows(
     dataset: str, encode: Encode, chat: ChatSettings, *, limit: int | None, seed: int, longest: int | None
 ) -> tuple[list[DataRow], str | None]:
-    """The rows of a data set and its revision. Long prompts are as long as asked for with the template around them."""
+    """The rows of a data set and its revision. Long prompts have the requested length including the template."""
     if not is_long(dataset):
         return read_rows(dataset)
     write = written_in(applied_to(clean(dataset, 300), chat, False), chat, encode)
@@ -200,7 +199,7 @@ def written_as(
 
 
 def written_in(applied: Applied | None, asked: ChatSettings, encode: Encode) -> Write:
-    """How a prompt becomes tokens: in its chat template, or as it stands."""
+    """The function from messages to tokens: in a chat template, or plain."""
     chat = asked.chat
     if applied is None or chat is None:
         return lambda said: encode(said[0])
@@ -209,7 +208,7 @@ def written_in(applied: Applied | None, asked: ChatSettings, encode: Encode) -> 
 
 @dataclass(frozen=True)
 class Tokenizing:
-    """From text rows to prompts. answer: the tokens of an answer at most, None where later turns cannot be asked."""
+    """From text rows to prompts. answer: the maximum tokens of an answer; None if later turns are not decoded."""
 
     write: Write
     longest: int | None
@@ -218,7 +217,7 @@ class Tokenizing:
     filling: Filling | None
 
     def prompt(self, row: TextRow, number: int) -> Prompt | None:
-        """The prompt of a row, None where it cannot be used."""
+        """The prompt of a row; None if it cannot be used."""
         first, later = row.turns[0], list(takewhile(lambda turn: not surely_longer(turn, self.longest), row.turns[1:]))
         reason, ids = self.tokenized(first, self.filling.length if self.filling else self.longest)
         if self.filling and not reason:
@@ -234,14 +233,14 @@ class Tokenizing:
         return Prompt(row.id, row.category, first, ids, tuple(later), most=most, reference=row.reference)
 
     def tokenized(self, text: str, longest: int | None) -> tuple[str, tuple[int, ...]]:
-        """Why the prompt of a text cannot be used, "" where it can, and its ids."""
+        """The reason why a text cannot be a prompt, or "", and its ids."""
         if surely_longer(text, longest):
             return TOO_LONG, ()
         ids = tuple(int(token) for token in self.write([text]))
         return (EMPTY if not ids else TOO_LONG if longest is not None and len(ids) > longest else ""), ids
 
     def most(self, turns: Sequence[str], answer: int) -> int:
-        """The tokens that the last turn's prompt may have, where the answers before it are as long as they may be."""
+        """The maximum tokens of the last turn's prompt, with the earlier answers at their maximum length."""
         said = [text for turn in turns for text in (turn, STANDIN)][:-1]
         whole = len(self.write(said)) + (len(turns) - 1) * (answer + SLACK)
         return whole if self.longest is None else min(whole, self.longest)

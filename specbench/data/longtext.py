@@ -1,6 +1,5 @@
-"""Prompts of any length, made from the shipped prompts or cut from books: real text, as random tokens would say nothing
-about acceptance. They depend on the data set's name, the seed and their number: a larger set begins with a smaller one.
-"""
+"""Prompts of any length from the shipped prompts or from books: acceptance on random tokens would mean nothing.
+They depend on the data set's name, the seed and their number: a larger set begins with a smaller one."""
 
 import random
 import re
@@ -18,20 +17,20 @@ Encode = Callable[[str], list[int]]
 
 LENGTH = 1024  # tokens of a prompt without a length, or as many as fit
 ROWS, MOST_ROWS = 20, 1000  # prompts without and with the greatest limit
-DEPTHS = (50, 10, 90, 30, 70)  # where the needle lies, in percent of the filler; the first few already lie far apart
-WIDEST = 8  # characters of a token, at most on average
+DEPTHS = (50, 10, 90, 30, 70)  # position of the needle in percent of the filler; the first few already differ much
+WIDEST = 8  # maximum average characters per token
 
 
 @dataclass(frozen=True)
 class Needle:
-    """What is hidden in the filler and what is asked at its end, so that the answer continues the sequence."""
+    """The fact hidden in the filler and the question at its end; the answer continues the sequence."""
 
     filler: str
     fact: str
     question: str
 
 
-# Of some twenty forms these are the ones that the shipped target continues with the answer most often.
+# Of some twenty forms the shipped target answers these most often.
 NEEDLES = {
     "passkey": Needle(
         filler="code",
@@ -47,7 +46,7 @@ def is_long(dataset: str) -> bool:
 
 
 def of_length(dataset: str, context: int | None) -> str:
-    """The name of a data set of such a length; UsageError where its name has one already. Other sets have none."""
+    """The name of a data set with a length; UsageError if its name already has one. Other sets have none."""
     if context is None or not is_long(dataset):
         return dataset
     if ":" in dataset:
@@ -58,10 +57,10 @@ def of_length(dataset: str, context: int | None) -> str:
 def long_rows(
     dataset: str, encode: Encode, *, limit: int | None, seed: int, longest: int | None
 ) -> tuple[list[DataRow], str | None]:
-    """`limit` rows (20 unless given) with a prompt of at most LENGTH tokens of `encode`, and the revision they have.
+    """`limit` rows (20 by default) with a prompt of at most LENGTH tokens of `encode`, and their revision.
 
-    `dataset` is needle, passkey, longdoc or pg19, with `:LENGTH` or without. Rows with a needle have its `answer`.
-    UsageError for a LENGTH that is not a number, that `longest` does not allow or that leaves no room for the needle.
+    `dataset` is needle, passkey, longdoc or pg19, with `:LENGTH` or without. Rows with a needle have its
+    `answer`. UsageError for a LENGTH that is not a number, exceeds `longest` or leaves no room for the needle.
     """
     kind, length = kind_and_length(dataset, longest)
     if kind == "pg19":
@@ -90,7 +89,7 @@ def kind_and_length(dataset: str, longest: int | None) -> tuple[str, int]:
 
 
 def hidden(dataset: str, length: int, encode: Encode, seed: int) -> Callable[[int], DataRow]:
-    """Rows with a fact among filler, and the beginning of the fact again at the end."""
+    """Rows with a fact hidden in filler, and the beginning of the fact again at the end."""
     kind = dataset.partition(":")[0]
     needle, texts = NEEDLES[kind], documents(NEEDLES[kind].filler)
 
@@ -113,7 +112,7 @@ def hidden(dataset: str, length: int, encode: Encode, seed: int) -> Callable[[in
 
 
 def document(number: int, length: int, encode: Encode, seed: int) -> DataRow:
-    """Articles or code, in turn, joined to one long text that ends somewhere."""
+    """Articles or code, alternating, joined to one long text that may end anywhere."""
     name = tuple(SHIPPED)[number % len(SHIPPED)]
     hay = shuffled(documents(name), random.Random(f"longdoc:{seed}:{number}"), length * WIDEST)
     return {"id": f"longdoc/{number}", "category": name, "text": cut(hay, length, encode)}
@@ -126,7 +125,7 @@ def documents(name: str) -> list[str]:
 
 
 def shuffled(texts: Sequence[str], chance: random.Random, most: int) -> str:
-    """Texts in a random order, and again in another one, until there are `most` characters."""
+    """Texts in random order, repeated in another order until there are `most` characters."""
     found, size = list[str](), 0
     while size < most:
         found += chance.sample(texts, len(texts))
@@ -135,23 +134,23 @@ def shuffled(texts: Sequence[str], chance: random.Random, most: int) -> str:
 
 
 def cut(text: str, most: int, encode: Encode) -> str:
-    """The longest beginning of whole words with at most `most` tokens; no words where not one fits."""
+    """The longest beginning of whole words with at most `most` tokens; empty if no word fits."""
     ends = [word.end() for word in re.finditer(r"\S+", text[: most * WIDEST])]
     fit = bisect_right(ends, most, key=lambda end: len(encode(text[:end])))
     return text[: ends[fit - 1]] if fit else ""
 
 
 # --- filling ----------------------------------------------------------------------------------------------------------
-# Prompts of a length asked for, from any data set: other texts of the set stand before the one that
-# is continued, by data set, seed and row alone, so that a longer context ends as a shorter one.
+# Prompts of a requested length from any data set: other texts of the set precede the one that is
+# continued. They depend only on data set, seed and row, so that a longer context ends in a shorter one.
 
 BETWEEN = "\n\n"
-DRAWN = 512  # texts of a set that are put in a random order at a time
+DRAWN = 512  # texts of a set that are shuffled at a time
 
 
 @dataclass(frozen=True)
 class Filling:
-    """Texts in front of the texts of a set. length: tokens of a whole prompt at most, as `write` counts them."""
+    """Other texts of the set as context before each text. length: maximum tokens of a prompt, counted by `write`."""
 
     texts: Sequence[str]
     length: int
@@ -159,7 +158,7 @@ class Filling:
     write: Encode
 
     def filled(self, row: int) -> str:
-        """The text of a row after as many words of others as fit; alone where it leaves them no room."""
+        """The text of a row after as many words of others as fit; alone if none fit."""
         own, before = self.texts[row], self.before(row)
         starts = [word.start() for word in re.finditer(r"\S+", before)][::-1]
         fit = bisect_right(starts, self.length, key=lambda start: self.size(before[start:], own))
@@ -170,7 +169,7 @@ class Filling:
         return len(self.write(f"{before}{BETWEEN}{own}"))
 
     def before(self, row: int) -> str:
-        """Other texts, the first that were drawn last, with more characters than a prompt can have."""
+        """Other texts, the first drawn last, with more characters than a prompt can have."""
         found, left = list[str](), self.length * WIDEST
         for text in self.others(row, random.Random(f"context:{self.seed}:{row}")):
             found.append(text)
@@ -180,7 +179,7 @@ class Filling:
         return BETWEEN.join(reversed(found))[-self.length * WIDEST :]
 
     def others(self, row: int, chance: random.Random) -> Iterator[str]:
-        """The texts of other rows in a random order, and again in another one; there must be one."""
+        """The texts of other rows in random order, repeated in another order; there must be at least one."""
         while True:
             drawn = chance.sample(range(len(self.texts)), min(len(self.texts), DRAWN))
             yield from (self.texts[one] for one in drawn if one != row)
@@ -189,9 +188,9 @@ class Filling:
 def filling_of(
     dataset: str, texts: Sequence[str], context: int | None, longest: int | None, seed: int, write: Encode
 ) -> Filling | None:
-    """How prompts of a data set become as long as the context; None where no other texts are needed for that.
+    """How prompts of a data set reach the context length; None if they need no other texts.
 
-    UsageError for a context that the models do not hold, or that one text cannot fill.
+    UsageError for a context that exceeds the models' limit, or that a single text cannot fill.
     """
     if context is None or is_long(dataset):
         return None

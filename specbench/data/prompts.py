@@ -1,4 +1,4 @@
-"""What is decoded: prompts as token ids, one turn of a conversation each, and the set of them that a run takes."""
+"""Prompts as token ids, one turn of a conversation each, and the set of them that a run decodes."""
 
 import hashlib
 import json
@@ -16,8 +16,8 @@ from specbench.wording import clean
 class Prompt:
     """A text, or one turn of a conversation.
 
-    later: what will be said after the answer; before: what was said and answered until now. most: tokens of the last
-    turn's prompt at most, 0 without later turns. reference: the answer to the first turn in the data, or empty.
+    later: the user's messages after the answer; before: the conversation until now. most: maximum tokens of the
+    last turn's prompt, 0 without later turns. reference: the answer to the first turn in the data, or empty.
     """
 
     id: str
@@ -31,23 +31,23 @@ class Prompt:
 
     @property
     def turn(self) -> int:
-        """Which turn of its conversation it is, from 1."""
+        """The number of the turn in its conversation, from 1."""
         return len(self.before) // 2 + 1
 
     @property
     def turns(self) -> int:
-        """How many turns the conversation has."""
+        """The number of turns of the conversation."""
         return self.turn + len(self.later)
 
     @property
     def draw(self) -> str:
-        """What the seeds of its decodes depend on."""
+        """The key from which the seeds of its decodes are derived."""
         return self.id if self.turn == 1 else f"{self.id}\0{self.turn}"
 
 
 @dataclass(frozen=True)
 class PromptSet:
-    """`rejected` counts empty and not-text rows among all `read`, too long ones among those drawn to meet `limit`.
+    """`rejected` counts empty and non-text rows among all `read`, too long ones among those drawn to meet `limit`.
 
     form: the form of its texts; applied: their chat template; instruct: whether the target's tokenizer has one.
     """
@@ -64,17 +64,17 @@ class PromptSet:
 
     @property
     def turns(self) -> int:
-        """How many decodes it takes at most."""
+        """The maximum number of decodes."""
         return sum(prompt.turns for prompt in self.prompts)
 
     @property
     def longest(self) -> int:
-        """The most tokens that any prompt has, later turns included."""
+        """The maximum number of tokens of a prompt, later turns included."""
         return max(max(len(prompt.ids), prompt.most) for prompt in self.prompts)
 
     @property
     def ids(self) -> dict[tuple[str, int], tuple[int, ...]]:
-        """The tokens of every first turn, by the name of its prompt and its number."""
+        """The tokens of every first turn, by the name and number of its prompt."""
         return {(prompt.id, prompt.turn): prompt.ids for prompt in self.prompts}
 
     def in_order(self, rows: Sequence[int]) -> "PromptSet":
@@ -85,7 +85,7 @@ class PromptSet:
     def after(self, earlier: Sequence["PromptSet"]) -> "PromptSet":
         """The same prompts and `sha256`, those of `earlier` and smaller samples first, in their order.
 
-        UsageError where this sample lacks one of theirs: shares of categories are rounded.
+        UsageError if this sample lacks one of theirs: shares of categories are rounded.
         """
         order: list[Prompt] = []
         for one in (*earlier, self):
@@ -99,7 +99,7 @@ class PromptSet:
         return replace(self, prompts=tuple(order))
 
     def row(self) -> dict[str, Any]:
-        """What its texts became, as columns of results.csv."""
+        """The format of its texts as columns of results.csv."""
         left_out = ", ".join(f"{count} {reason}" for reason, count in self.rejected.items() if count)
         template = self.applied.source if self.applied else "not applied" if self.instruct else "none"
         return {
@@ -113,7 +113,7 @@ class PromptSet:
 
 
 def fingerprint(prompts: Sequence[Prompt], applied: Applied | None = None) -> str:
-    """sha256 of the token ids as a JSON list of lists; of conversations also what their later turns are made of."""
+    """sha256 of the token ids as a JSON list of lists; for conversations also of the data for later turns."""
     content: list[Any] = [prompt.ids for prompt in prompts]
     if applied and any(prompt.later for prompt in prompts):
         further = [prompt.later for prompt in prompts]
@@ -125,8 +125,8 @@ def fingerprint(prompts: Sequence[Prompt], applied: Applied | None = None) -> st
 
 
 def next_turn(prompt: Prompt, answer: Sequence[int], prompts: PromptSet, chat: Chat) -> Prompt | None:
-    """The next turn's prompt after an answer, as a server would write it: the whole conversation anew, as text.
-    None where there is no later turn, the prompt outgrows the longest of its set, or the template refuses it."""
+    """The next turn's prompt after an answer, as a server would write it: the whole conversation again, as text.
+    None if there is no later turn, the prompt is longer than the set's limit, or the template refuses it."""
 
     if not prompt.later or prompts.applied is None:
         return None
@@ -142,16 +142,16 @@ def next_turn(prompt: Prompt, answer: Sequence[int], prompts: PromptSet, chat: C
 
 # --- sampling ---------------------------------------------------------------------------------------------------------
 # A sample that is fair to every category and fixed by a seed, whatever the order of the data.
-# The first N rows would not do: of Spec-Bench, the first 80 are MT-Bench alone.
+# The first N rows would not be: the first 80 of Spec-Bench are MT-Bench only.
 
 T = TypeVar("T")
 
 
 def sample(categories: Sequence[str], take: Callable[[int], T | None], limit: int | None, seed: int) -> list[T]:
-    """What `take` makes of `limit` rows, each category in proportion to its rows; in the order of the data.
+    """The results of `take` for `limit` rows, each category in proportion to its rows; in the order of the data.
 
-    `take` is costly and may refuse a row with None: it is called once for a row, and only as rows are drawn. A category
-    that runs out of usable rows leaves its share to the others.
+    `take` is costly and may refuse a row with None: it is called once for a row, and only as
+    rows are drawn. A category that runs out of usable rows leaves its share to the others.
     """
     if limit is None:
         return [item for row in range(len(categories)) if (item := take(row)) is not None]
@@ -170,7 +170,7 @@ def sample(categories: Sequence[str], take: Callable[[int], T | None], limit: in
 
 
 def draw_rows(queue: list[int], items: list[tuple[int, T]], quota: int, take: Callable[[int], T | None]) -> None:
-    """Move rows from the queue until `quota` usable ones are there, or none is left."""
+    """Move rows from the queue until `quota` usable ones are found, or the queue is empty."""
     while queue and len(items) < quota:
         row = queue.pop(0)
         item = take(row)
@@ -179,7 +179,7 @@ def draw_rows(queue: list[int], items: list[tuple[int, T]], quota: int, take: Ca
 
 
 def strata(categories: Sequence[str], seed: int) -> list[list[int]]:
-    """The row numbers of each category; categories and rows in an order of the seed, the same on every Python."""
+    """The row numbers of each category; categories and rows shuffled by the seed, equally on every Python version."""
     groups: dict[str, list[int]] = {}
     for row, category in enumerate(categories):
         groups.setdefault(category, []).append(row)

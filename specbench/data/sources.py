@@ -1,4 +1,4 @@
-"""Where rows of data come from: the shipped sets, the sets of the hub at pinned commits, local files."""
+"""The sources of data rows: the shipped sets, the sets of the hub at pinned commits, local files."""
 
 import csv
 import difflib
@@ -21,15 +21,15 @@ from specbench.hub import Repository
 from specbench.wording import clean, clean_path, first_line
 
 # --- readers ----------------------------------------------------------------------------------------------------------
-# Rows of local files, by the standard library and within bounds, also for what is packed: other
-# readers of JSON and CSV turn texts into dates and numbers, and name no line when one is bad.
+# Rows of local files, read by the standard library and within bounds, also when unpacked: other
+# readers of JSON and CSV turn texts into dates and numbers, and name no line in their errors.
 
 DataRow = Mapping[str, object]
 Packed = BinaryIO | gzip.GzipFile
 
 LONGEST = 16 << 20  # bytes of a line, or of a text in a table
 MOST = 1_000_000  # rows; they are held in memory
-TOGETHER = 8  # rows of a parquet file that are unpacked at once: a few bytes of it can stand for gigabytes
+TOGETHER = 8  # rows of a parquet file unpacked at once: a few bytes of it can expand to gigabytes
 PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 
 
@@ -51,7 +51,7 @@ def existing_file(name: str) -> Path:
 
 
 def bounded(rows: Iterable[DataRow], shown: str) -> Iterator[DataRow]:
-    """The rows; UsageError once they are more than can be held in memory."""
+    """The rows; UsageError if they exceed the limit of memory."""
     size = 0
     for number, row in enumerate(rows, 1):
         size += sum(len(value) for value in row.values() if isinstance(value, str | list))
@@ -76,7 +76,7 @@ def parquet_rows(path: Path) -> list[DataRow]:
 
 
 def unpacked_rows(path: Path) -> Iterator[DataRow]:
-    """The rows of a parquet file, of which only a few are unpacked at a time."""
+    """The rows of a parquet file, unpacked a few at a time."""
     from pyarrow import parquet
 
     with open_regular(path) as file:
@@ -100,7 +100,7 @@ def json_object(line: str, where: str) -> DataRow:
 
 
 def csv_rows(path: Path) -> list[DataRow]:
-    """Every cell is text, as it stands in the file: "NA", "007" and "" stay what they are."""
+    """Rows of a CSV file; every cell stays text: "NA", "007" and "" are not converted."""
     reader = csv.DictReader(lines_of(path), strict=True)
     limit = csv.field_size_limit(LONGEST)  # its default of 128 KiB is less than a long document
     try:
@@ -108,21 +108,21 @@ def csv_rows(path: Path) -> list[DataRow]:
             raise UsageError(f"{clean_path(path)}:1: column {clean(', '.join(twice))} appears twice in the header")
         return [whole_row(row, f"{clean_path(path)}:{reader.line_num}") for row in reader]
     except csv.Error as error:
-        begins = reader.line_num + 1  # of the row that failed; a quote without an end reaches to the end of the file
+        begins = reader.line_num + 1  # of the failed row; an unclosed quote extends to the end of the file
         raise UsageError(f"{clean_path(path)}:{begins}: not CSV ({first_line(error)})") from error
     finally:
         csv.field_size_limit(limit)
 
 
 def whole_row(row: Mapping[str | None, object], where: str) -> DataRow:
-    """A cell too many or too few shifts the others; most often a comma in a text without quotes."""
+    """The row; UsageError for a cell too many or too few, most often from a comma in a text without quotes."""
     if None in row or None in row.values():
         raise UsageError(f"{where}: the row has more or fewer cells than the header; put texts with commas in quotes")
     return {str(name): value for name, value in row.items()}
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, .gz or not, with their ends."""
+    """The lines of a UTF-8 file, .gz or not, with their line ends."""
     shown = clean_path(path)
     try:
         with unpacked(path) as file:
@@ -134,13 +134,13 @@ def lines_of(path: Path) -> list[str]:
 
 
 def unpacked(path: Path, most: int = LARGEST) -> Packed:
-    """A file of data, of at most so many bytes, as bytes; .gz is unpacked while it is read."""
+    """A data file of at most `most` bytes, as bytes; .gz is unpacked while reading."""
     file = open_regular(path, most)
     return gzip.open(file) if path.suffix.lower() == ".gz" else file
 
 
 def bounded_lines(file: Packed, shown: str) -> Iterator[bytes]:
-    """The lines of a file; UsageError for one without an end, and once they are more than can be held in memory."""
+    """The lines of a file; UsageError for a line without an end, and for more lines than fit in memory."""
     number = size = 0
     while line := file.readline(LONGEST + 1):
         number, size = number + 1, size + len(line)
@@ -151,7 +151,7 @@ def bounded_lines(file: Packed, shown: str) -> Iterator[bytes]:
 
 
 def text_of(line: bytes, shown: str, number: int) -> str:
-    """A line as text that ends in \\n, if at all; a mark of the byte order before the first line is no part of it."""
+    """Decode one line; strip a BOM; normalise the line ending to \\n."""
     try:
         text = line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
@@ -174,7 +174,7 @@ FILES = {**TABLES, "txt": "text", "text": "text"}
 
 
 def ending(path: str) -> str:
-    """What a file's name ends in, .gz left out."""
+    """The ending of a file's name, without .gz."""
     return Path(path.lower().removesuffix(".gz")).suffix.removeprefix(".")
 
 
@@ -183,7 +183,7 @@ def ending(path: str) -> str:
 
 @dataclass(frozen=True)
 class HubFile:
-    """The parquet file of one split, at one commit: what is loaded can neither change nor grow to other splits."""
+    """The parquet file of one split, at one commit: the data can neither change nor grow to other splits."""
 
     repo: str
     revision: str
@@ -219,12 +219,12 @@ DEFAULT, USUAL = "default", ("test", "validation", "train")
 
 
 def shipped_rows(dataset: str) -> int | None:
-    """How many rows a shipped data set has; None of any other."""
+    """The number of rows of a shipped data set; None for any other."""
     return SHIPPED[dataset].read_bytes().count(b"\n") if dataset in SHIPPED else None
 
 
 def full_name(dataset: str) -> str:
-    """The name that a data set is measured under; a path without a kind gets that of its ending."""
+    """The name of a data set in results; a path without a kind gets that of its ending."""
     reader = FILES.get(ending(dataset))
     if reader and not is_known(dataset) and os.path.exists(os.path.expanduser(dataset)):
         return f"{reader}:{dataset}"
@@ -232,7 +232,7 @@ def full_name(dataset: str) -> str:
 
 
 def read_rows(dataset: str) -> tuple[list[DataRow], str | None]:
-    """The rows of a data set, and the revision they are pinned at (None for files, which no revision pins)."""
+    """The rows of a data set, and their pinned revision (None for files, which have none)."""
     if dataset in HUB or NAMED.fullmatch(dataset):
         return hub_rows(dataset)
     if dataset in SHIPPED:
@@ -253,19 +253,19 @@ def added() -> list[str]:
 
 
 def plugin_rows(dataset: str) -> list[DataRow]:
-    """The rows that another package gives for what stands after its name and a colon, if anything does."""
+    """The rows from another package for the text after the data set's name and a colon, if any."""
     name, _, text = dataset.partition(":")
     read = plugins.load(plugins.DATASETS, name)
     try:
         return list(bounded(read(text), dataset))
     except SpecbenchError:
         raise
-    except Exception as error:  # the code of somebody else
+    except Exception as error:  # third-party code
         raise UsageError(clean(f"data set {dataset}: its package failed: {first_line(error)}", 500)) from error
 
 
 def refuse_unknown(dataset: str) -> None:
-    """UsageError for a name that is no data set; whether its file exists is seen when it is read."""
+    """UsageError for an unknown data set; a missing file is found when it is read."""
     if not is_known(dataset):
         raise unknown(dataset)
 
@@ -299,11 +299,11 @@ def unknown(dataset: str) -> UsageError:
 
 
 # --- the hub ----------------------------------------------------------------------------------------------------------
-# Of any data set of the hub, what is read is one split: its files at the commit that the revision means now.
+# From a data set of the hub one split is read: its files at the commit to which the revision resolves now.
 
 
 def repository(dataset: str) -> Repository | None:
-    """The repository of the hub that a data set is read from; None of any other."""
+    """The hub repository of a data set; None for any other."""
     source = PG19 if dataset.partition(":")[0] == "pg19" else HUB.get(dataset)
     about = clean(f"data set {dataset}", 300)
     if named := NAMED.fullmatch(dataset):
@@ -312,10 +312,10 @@ def repository(dataset: str) -> Repository | None:
 
 
 def hub_files(dataset: str, found: Repository) -> tuple[Repository, list[str]]:
-    """The repository at a commit, and its files that a data set is read from. Raises hub.UnavailableError."""
+    """The repository at a commit, and the files of a data set in it. Raises hub.UnavailableError."""
     if (named := NAMED.fullmatch(dataset)) is None:
         return found, [HUB.get(dataset, PG19).file]
-    folder = hub.snapshot(found, ["README.md"])  # with which the list of all files comes into the cache
+    folder = hub.snapshot(found, ["README.md"])  # brings the list of all files into the cache
     found = replace(found, revision=folder.name)
     sizes = listed(found, folder)
     names = sorted(name for name in sizes if ".." not in name)
@@ -328,7 +328,7 @@ def hub_files(dataset: str, found: Repository) -> tuple[Repository, list[str]]:
 
 
 def listed(found: Repository, folder: Path) -> dict[str, int]:
-    """The files of a repository at a commit, with their sizes; those in the cache where they came one by one."""
+    """The files of a repository at a commit, with their sizes; the cached ones if files came one by one."""
     from huggingface_hub import errors, get_cached_repo_tree
 
     try:
@@ -339,7 +339,7 @@ def listed(found: Repository, folder: Path) -> dict[str, int]:
 
 
 def chosen_split(dataset: str, tables: list[str], named: set[str]) -> list[str]:
-    """The files of a split that is named, by its configuration, its own name or both, or that is the usual one."""
+    """The files of the split that is named by configuration, split or both, or of the default split."""
     splits = list(dict.fromkeys(map(config_and_split, tables)))
     found = [key for key in splits if named <= set(key)]
     if len({config for config, _ in found}) > 1:
@@ -358,7 +358,7 @@ def chosen_split(dataset: str, tables: list[str], named: set[str]) -> list[str]:
 
 
 def config_and_split(file: str) -> tuple[str, str]:
-    """What a file holds by its name: CONFIG/SPLIT-00000-of-00001.parquet, CONFIG/SPLIT/0000.parquet, or SPLIT.jsonl."""
+    """(configuration, split) of CONFIG/SPLIT-00000-of-00001.parquet, CONFIG/SPLIT/0000.parquet, or SPLIT.jsonl."""
     *folders, name = file.split("/")
     split = re.sub(r"-\d{5}-of-\d{5}.*|\.\w+(\.gz)?$", "", name)
     if folders and re.fullmatch(r"\d{4}", split):
@@ -367,7 +367,7 @@ def config_and_split(file: str) -> tuple[str, str]:
 
 
 def hub_rows(dataset: str) -> tuple[list[DataRow], str | None]:
-    """The rows of a data set of the hub, and their commit; from the hub's own cache if its files lie there."""
+    """The rows of a data set of the hub, and their commit; from the hub's own cache if the files are there."""
     if (found := repository(dataset)) is None:
         raise unknown(dataset)
     try:
