@@ -1,4 +1,4 @@
-"""From prompts to traces: the host's side of the loop, which reads the device once per round."""
+"""From prompts to traces: the host side of the loop, which reads the device once per round."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Verdict
 from specbench.metrics import RoundCounts, Trace
 
-BUCKET = 64  # sequence buffers and caches grow in these steps: a static cache is read whole, so it is kept small
+BUCKET = 64  # sequence buffers and caches grow in these steps; a static cache is read whole, so it is kept small
 
 
 def begin(
@@ -23,7 +23,7 @@ def begin(
 ) -> Context:
     """A context of B prompts (at least one token each) with space after them for `new` tokens and `room` nodes.
 
-    It has at least `length` places.
+    It has at least `length` slots.
     """
     if not prompts or not all(prompts):
         raise ValueError("every prompt needs at least one token")
@@ -40,7 +40,7 @@ def begin(
 
 
 def buffer_length(longest: int, new: int, room: int) -> int:
-    """How long the buffers of a sequence are, for the longest prompt, the new tokens and the nodes after them."""
+    """The length of a sequence's buffers, for the longest prompt, the new tokens and the nodes after them."""
     return -(-(longest + new + room + 2) // BUCKET) * BUCKET
 
 
@@ -56,9 +56,9 @@ def decode(
     clock: Clock | None = None,
     rounds: Rounds | None = None,
 ) -> list[Trace]:
-    """Decode up to `new` tokens after each prompt, one trace per row; `rounds` says how, step by step unless given.
+    """Decode up to `new` tokens after each prompt, one trace per row; `rounds` executes them, stepwise by default.
 
-    Raises NonFiniteError as soon as a model gives NaN; what the other prompts gave is not touched.
+    Raises NonFiniteError as soon as a model gives NaN; results of other prompts are not affected.
     """
     clock, rounds = clock or NullClock(), rounds or Stepwise(method)
     context = rounds.begin(begin(prompts, new, method.drafter.room, eos, device, rounds.length))
@@ -75,7 +75,7 @@ def decode(
 
 
 def steps(method: Speculate, context: Context, new: int, rng: Source) -> Iterator[Step]:
-    """The steps of `decode` from the context that `begin` gives, one by one. Raises NonFiniteError as `decode` does."""
+    """The steps of `decode` from the context of `begin`, one by one. Raises NonFiniteError as `decode` does."""
     seen: list[Step] = []
     rounds = Stepwise(method, watch=seen.append)
     method.start(rounds.begin(context))
@@ -92,7 +92,7 @@ def traces(
     prefill: float,
     spans: dict[str, float],
 ) -> list[Trace]:
-    """Read everything that the rounds left on the device, once, after the clock has stopped."""
+    """Read the rounds' results from the device, once, after the clock has stopped."""
     tokens, ends = context.seq.tolist(), context.pos.tolist()
     return [
         Trace(
@@ -107,12 +107,12 @@ def traces(
 
 
 # --- batch ------------------------------------------------------------------------------------------------------------
-# A stream of prompts through some rows: when the text of a row has ended, the next prompt takes its place.
+# A stream of prompts through a fixed number of rows: when a sequence ends, the next prompt takes its row.
 
 
 @dataclass
 class Request:
-    """A prompt decoded in a row, from round `since` on and before round `until`; its new tokens once it has ended."""
+    """A prompt decoded in a row, from round `since` and before round `until`; its new tokens once it has ended."""
 
     prompt: int
     row: int
@@ -123,7 +123,7 @@ class Request:
 
 @dataclass
 class Times:
-    """Seconds of all regions so far: of prefills, and of rounds with their phases."""
+    """Total seconds so far: of prefills, and of rounds with their phases."""
 
     clock: Clock
     prefill: float = 0.0
@@ -160,10 +160,10 @@ def decode_stream(
 ) -> list[Trace]:
     """Decode up to `new` tokens after each prompt in `rows` rows, one trace per prompt.
 
-    Rows that no prompt is left for stay frozen. `admitted` is called with a row and the number of the
-    prompt that takes its place there: who gave `rng` a seed per row gives that row another. Prefills
-    are no part of the time of rounds, refills included. As the prompts of a stream share their time,
-    each trace has an equal part of it: sums are right. Raises NonFiniteError as `decode` does.
+    Rows without a remaining prompt stay frozen. `admitted` is called with a row and the number
+    of its new prompt; an `rng` with a seed per row must be reseeded there. Prefills, refills
+    included, do not count in the time of rounds. The prompts of a stream share its time: each
+    trace has an equal part, and sums are correct. Raises NonFiniteError as `decode` does.
     """
     stream = Stream(method, prompts, rows, new, rng, rounds or Stepwise(method), Times(clock or NullClock()), admitted)
     stream.run(eos, device)
@@ -172,7 +172,7 @@ def decode_stream(
 
 @dataclass
 class Stream:
-    """A decode of a stream while it goes on: which sequences are running, which are finished, and which are next."""
+    """A stream being decoded: its running, finished and waiting sequences."""
 
     method: Speculate
     prompts: Sequence[Sequence[int]]
@@ -192,13 +192,13 @@ class Stream:
         room = self.method.drafter.room
         length = max(self.rounds.length, buffer_length(max(map(len, self.prompts)), self.new, room))
         context = begin(first, self.new, room, eos, device, length)
-        context.live[len(self.prompts) :] = False  # shapes are those of all rows, also where there are fewer prompts
+        context.live[len(self.prompts) :] = False  # shapes are those of all rows, also with fewer prompts
         self.context = self.rounds.begin(context)
         self.running = [Request(row, row) for row in range(min(self.rows, len(self.prompts)))]
         self.times.prefilled(lambda: self.method.start(self.context))
         left = self.new
         while self.running:
-            if left:  # else a read that was under way has found the last rows ended
+            if left:  # otherwise a pending read has shown that the last rows ended
                 self.times.decoded(partial(self.decode, left))
             ended = self.ended()
             if ended and self.method.carries is not None:
@@ -209,14 +209,14 @@ class Stream:
 
     @property
     def waiting(self) -> int:
-        """How many prompts have not begun."""
+        """The number of prompts that have not begun."""
         return len(self.prompts) - len(self.running) - len(self.finished)
 
     def ended(self) -> list[Request]:
         return [sequence for sequence in self.running if not self.rounds.left[sequence.row]]
 
     def decode(self, left: int) -> None:
-        """Rounds until a row can be refilled, or all have ended; none is under way after it."""
+        """Run rounds until a row can be refilled, or all have ended; no round is pending afterwards."""
         while left > 0:
             left = self.rounds.advance(left, self.rng)
             self.done += 1
@@ -225,7 +225,7 @@ class Stream:
         self.rounds.settle()
 
     def finish(self, sequence: Request) -> None:
-        """Note what became of a prompt and admit the next one in its row."""
+        """Record the result of a prompt and admit the next one in its row."""
         row, start = sequence.row, len(self.prompts[sequence.prompt])
         end = int(self.context.pos[row]) + 1
         sequence.until, sequence.tokens = self.done, tuple(self.context.seq[row, start:end].tolist())
@@ -244,7 +244,7 @@ class Stream:
         self.admitted(row, prompt)
 
     def traces(self) -> list[Trace]:
-        """Read what the rounds left on the device, once, after the clock has stopped."""
+        """Read the rounds' results from the device, once, after the clock has stopped."""
         counts, share = self.rounds.counts(), 1 / len(self.prompts)
         seconds, prefill = self.times.rounds * share, self.times.prefill * share
         spans = {phase: part * share for phase, part in self.times.spans.items()}
@@ -258,7 +258,7 @@ class Stream:
 
 
 def replace_row(context: Context, row: int, prompt: Sequence[int], new: int) -> None:
-    """A prompt in the place of the text of a row, in place; up to `new` tokens may follow it."""
+    """Replace the sequence of a row by a prompt, in place; up to `new` tokens may follow it."""
     ids = context.seq.new_zeros(context.seq.shape[1])
     ids[: len(prompt)] = torch.tensor(prompt, device=ids.device)
     context.seq[row] = ids
@@ -282,7 +282,7 @@ def decode_batches(
     clock: Clock | None = None,
     rounds: Rounds | None = None,
 ) -> list[Trace]:
-    """`decode_stream` with a seed per prompt: with a static method its tokens are those that it has alone.
+    """`decode_stream` with a seed per prompt: with a static method a prompt gets the same tokens as when decoded alone.
 
     certain, agree: see `FromUniforms`.
     """
@@ -302,11 +302,11 @@ def decode_batches(
 
 
 # --- cacheless --------------------------------------------------------------------------------------------------------
-# Models that keep nothing from pass to pass: the text is all they know.
+# Models that keep nothing between passes: they depend on the sequence only.
 
 
 class Cacheless:
-    """What a model without a cache does where others keep theirs in step with the text."""
+    """The methods of a model without a cache that would keep a cache in step with the sequence."""
 
     def start(self, context: Context) -> None:
         return

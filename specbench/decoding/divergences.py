@@ -1,9 +1,8 @@
-"""How far a student's distribution is from a teacher's: the losses that drafts are trained with.
+"""The distance of a student's distribution from a teacher's: the losses that drafts are trained with.
 
-Every loss is a function of p [..., V], the teacher's probabilities, and of the student's
-logits [..., V]; it gives [...], in nats or as a share of probability, and is differentiable
-in the logits. p may sum to less than one: that is the teacher on the part of its vocabulary
-that the student has, and the losses are those of the whole up to a constant.
+Every loss is a function of p [..., V], the teacher's probabilities, and of the student's logits [..., V]; it gives
+[...], in nats or as a share of probability, and is differentiable in the logits. p may sum to less than one, if the
+student has only a part of the teacher's vocabulary; the losses then equal those over the whole up to a constant.
 """
 
 from collections.abc import Mapping
@@ -14,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LEAST = 1e-12  # overlaps below it are taken for it: two rows without a common token have no gradient in any case
+LEAST = 1e-12  # lower bound of overlaps: two rows without a common token have no gradient in any case
 
 
 class Divergence(Protocol):
-    """A loss of a student's row beside its teacher's."""
+    """A loss of a student's row against its teacher's."""
 
     @property
     def nats(self) -> bool:
-        """Whether it is measured in nats; else it is a share of probability."""
+        """Whether the unit is nats; otherwise it is a share of probability."""
 
     def __call__(self, p: Tensor, logits: Tensor) -> Tensor:
         """p [..., V] and logits [..., V] → the loss of every row [...]."""
@@ -30,7 +29,7 @@ class Divergence(Protocol):
 
 @dataclass(frozen=True)
 class ForwardKL:
-    """KL(p ‖ q) = Σ p·log(p ÷ q): the student must cover whatever the teacher may say."""
+    """KL(p ‖ q) = Σ p·log(p ÷ q): the student must cover every token that the teacher may emit."""
 
     nats: ClassVar[bool] = True
 
@@ -40,7 +39,7 @@ class ForwardKL:
 
 @dataclass(frozen=True)
 class ReverseKL:
-    """KL(q ‖ p): the student may keep to a part of what the teacher says, but must say nothing else."""
+    """KL(q ‖ p): the student may cover only some of the teacher's tokens, but must emit no others."""
 
     nats: ClassVar[bool] = True
 
@@ -78,7 +77,7 @@ class TotalVariation:
 
 @dataclass(frozen=True)
 class Overlap:
-    """−log α = −log Σ min(p, q): total variation with a gradient where nothing is accepted yet (arXiv 2602.23881)."""
+    """−log α = −log Σ min(p, q): total variation with a gradient even if nothing is accepted yet (arXiv 2602.23881)."""
 
     nats: ClassVar[bool] = True
 
@@ -88,8 +87,8 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Hybrid:
-    """λ·KL(p ‖ q) + (1 − λ)·TV with λ = e^(−3α), which is not differentiated: KL
-    until drafts are accepted, then what acceptance depends on (arXiv 2602.23881)."""
+    """λ·KL(p ‖ q) + (1 − λ)·TV with λ = e^(−3α), which is not differentiated: KL until drafts
+    are accepted, then total variation, which determines acceptance (arXiv 2602.23881)."""
 
     nats: ClassVar[bool] = True
 
@@ -101,7 +100,7 @@ class Hybrid:
 
 
 def relative_entropy(p: Tensor, log_q: Tensor) -> Tensor:
-    """[...] Σ p·log p − p·log q of rows [..., V]; where p is 0, a term is 0 and so is its gradient."""
+    """[...] Σ p·log p − p·log q of rows [..., V]; if p is 0, a term is 0 and so is its gradient."""
     return (p * p.clamp_min(LEAST).log() - torch.where(p > 0, p * log_q, 0.0)).sum(-1)
 
 
@@ -121,5 +120,5 @@ NAMES: Mapping[str, Divergence] = {
 
 
 def divergence(name: str, beta: float) -> Divergence:
-    """The loss of a name; β is that of jsd."""
+    """The loss by its name; β is used by jsd."""
     return JSD(beta) if name == "jsd" else NAMES[name]

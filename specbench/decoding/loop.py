@@ -16,7 +16,7 @@ from specbench.decoding.types import Context, Draft, Round, Verdict, at
 
 @dataclass(frozen=True)
 class Step:
-    """One round seen from inside: its draft, the model's rows, the verdict and what was committed."""
+    """One round with its draft, the model's rows, the verdict and the committed tokens."""
 
     draft: Draft
     p: Tensor
@@ -26,7 +26,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Speculate:
-    """Speculative decoding of `model` with drafts of `drafter`: what it emits is distributed as the model's rows.
+    """Speculative decoding of `model` with drafts of `drafter`: its output is distributed as the model's rows.
 
     As a drafter (cascades, TriForce) it proposes `length` tokens of its own; the outermost does not use `length`.
     """
@@ -38,15 +38,15 @@ class Speculate:
     clock: Laps = field(default_factory=NullClock, compare=False)
     branches: ClassVar[bool] = False
     drawn: ClassVar[bool] = True
-    adapts: ClassVar[str] = ""  # what drafts for it learns from every round inside
+    adapts: ClassVar[str] = ""  # its drafter learns from every inner round
 
     @property
     def static(self) -> bool:
-        return False  # as a drafter: the host counts the rounds that it takes
+        return False  # as a drafter: the host counts its rounds
 
     @property
     def room(self) -> int:
-        # the inner sequence grows by `length` before the outer model sees it; an inner draft hangs over its end
+        # the inner sequence grows by `length` before the outer model sees it; an inner draft extends past its end
         return self.length + self.drafter.room
 
     @property
@@ -58,7 +58,7 @@ class Speculate:
         return self.drafter.carries
 
     def ended(self, context: Context, rows: Sequence[int]) -> None:
-        """Between two rounds: the texts of these rows have ended. What is learned from them is the span "update"."""
+        """Between two rounds: the sequences of these rows have ended. Learning from them is the span "update"."""
         if (carried := self.carries) is not None:
             self.clock.lap("host")
             carried.ended(context, rows)
@@ -75,8 +75,8 @@ class Speculate:
     def advance(self, context: Context, budget: int | None, rng: Source, refeed: int = 0, lag: int = 1) -> Step:
         """One round: at most `budget` drafted levels (None: see `propose`), at least one emitted token per live row.
 
-        `refeed` and `lag` say how many committed tokens before the last the model and the drafter may not have been
-        fed: none and one (after a fully accepted round) unless somebody else committed in the meantime.
+        `refeed` and `lag`: how many committed tokens before the last the model and the drafter may not have been fed.
+        They are none and one (after a fully accepted round) unless another part committed tokens in the meantime.
         """
         draft = self.drafter.propose(context, budget, rng, lag)
         self.clock.lap("draft", draft.tree.ids if draft.tree.size else context.pos)
@@ -100,8 +100,8 @@ class Speculate:
         left = length
         while left > 0:
             offset = inner.pos - context.pos
-            # What the outer model committed its own drafter lacks too, besides the two tokens that it may lack
-            # itself: one after a fully accepted round, one from a last round that had no budget for a draft.
+            # Its own drafter lacks the outer model's committed tokens, and up to two more: one
+            # after a fully accepted round, one from a last round without a budget for a draft.
             refeed, its_lag = (0, 1) if rounds else (lag, lag + 2)
             step = self.advance(inner, left - 1, rng, refeed, its_lag)
             rounds.append(step.round)
@@ -114,7 +114,7 @@ class Speculate:
         return Draft(TokenTree.chain(ids), q, valid, tuple(rounds), drafted=inner.pos - context.pos)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        return  # its own drafter has learned from every inner round already
+        return  # its drafter has already learned from every inner round
 
     def select(self, rows: Tensor) -> None:
         self.model.select(rows)
@@ -149,9 +149,9 @@ def commit(context: Context, draft: Draft, verdict: Verdict) -> Round:
 
 
 def cut(context: Context, verdict: Verdict, block: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """([B] how many tokens of block [B, depth + 1] are emitted, [B] whether the last of them ends the sequence)."""
+    """([B] number of emitted tokens of block [B, depth + 1], [B] whether the last of them ends the sequence)."""
     ends = torch.isin(block, context.eos)
-    if block.shape[1] == 1:  # a live row has a place for one token: no more arithmetic than a step of it needs
+    if block.shape[1] == 1:  # a live row has a slot for one token: a step of it needs no more arithmetic
         return context.live.long(), ends[:, 0] & context.live
     emitted = torch.minimum(verdict.accepted + 1, context.last - context.pos) * context.live
     ends &= levels < emitted.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Method files: where they are, what they say, and the words in them. Must not know torch: a list of them is quick."""
+"""Method files: their locations, contents and words. This module must not import torch: listing them stays fast."""
 
 import hashlib
 import re
@@ -15,23 +15,23 @@ from specbench.spec import CHOOSING
 from specbench.wording import first_line, near
 
 HEADER = {"summary", "paper", "lossless", "method"}
-PART = "part"  # in the place of `method`: a drafter, in a chain that is judged as usual
-OF_A_FILE = re.compile(r"([\w./ -]+\.py):(\w+)")  # how a method file names a class of a Python file
+PART = "part"  # in place of `method`: a drafter, used in a chain that is judged as usual
+OF_A_FILE = re.compile(r"([\w./ -]+\.py):(\w+)")  # a class of a Python file, as named in a method file
 JUDGING = ("Speculate", "Cascade")  # parts that judge
 LEARNS = "Distilled"  # the part that changes what it drafts with
-OPTIONS = ("k", "schedule")  # words that stand for --k and --schedule
+OPTIONS = ("k", "schedule")  # placeholders for --k and --schedule
 SYNONYMS = {"ngram": "prompt-lookup", "pld": "prompt-lookup", "draft-model": "chain"}  # names of engines and papers
 HEADS = ("eagle", "eagle2", "eagle3", "mtp", "dflash", "dspark", "pard")
 
 
 def methods() -> dict[str, Path]:
-    """The method files that ship with specbench, and after them those that other packages add, by name."""
+    """The method files shipped with specbench, followed by those of other packages, by name."""
     found = {path.stem: path for path in sorted((CONFIGS / "methods").glob("*.yaml"))}
     return found | {name: Path(plugins.load(plugins.METHODS, name)) for name in plugins.names(plugins.METHODS, found)}
 
 
 def read_method(name: str) -> dict[str, Any]:
-    """The content of a method file: one that ships, by name or by that of an engine, or any other, by its path."""
+    """The content of a method file: a shipped one by its name or an engine's name for it, any other by its path."""
     path = path_of(name)
     if re.search(r"\.py(:.*)?$", name):
         raise UsageError(
@@ -58,12 +58,12 @@ def read_method(name: str) -> dict[str, Any]:
 
 
 def path_of(name: str) -> Path:
-    """Where a method file is: one that ships, by name or by that of an engine, or any other, by its path."""
+    """The path of a method file: a shipped one by its name or an engine's name for it, any other by its path."""
     return methods().get(SYNONYMS.get(name, name), Path(name))
 
 
 def whole(path: Path, content: Any) -> dict[str, Any]:
-    """A method file with all keys, those that may be left out in their usual meaning. UsageError for a wrong one."""
+    """A method file with all keys; missing ones get their defaults. UsageError for an invalid one."""
     found = dict(content) if isinstance(content, dict) else {}
     if unknown := [str(key) for key in found if key not in {*HEADER, PART}]:
         meant = near(unknown[0], {*HEADER, PART}) or ": the keys are summary, paper, lossless, and method or part"
@@ -86,7 +86,7 @@ def whole(path: Path, content: Any) -> dict[str, Any]:
 
 
 def check_header(path: Path, content: Mapping[str, Any]) -> None:
-    """UsageError where what describes the method is of another kind than it must be."""
+    """UsageError if the description of a method has a wrong type."""
     for key, kind in (("summary", str), ("paper", str), ("lossless", bool)):
         if not isinstance(content[key], kind):
             wanted = "true or false" if kind is bool else "a text"
@@ -95,22 +95,22 @@ def check_header(path: Path, content: Mapping[str, Any]) -> None:
 
 @lru_cache(maxsize=64)
 def parsed(text: str) -> Any:
-    """What stands in a YAML text; reading one takes longer than building a method from it."""
+    """The content of a YAML text; reading one takes longer than building a method from it."""
     return parsed_yaml(text)
 
 
 # --- Python files -----------------------------------------------------------------------------------------------------
-# Method files of users may name classes of Python files: part: my.py:MyDrafter. Here nothing of these is executed.
+# Users' method files may name classes of Python files: part: my.py:MyDrafter. This module executes none of them.
 
 
 def python_files(name: str) -> list[Path]:
-    """The Python files that a method names, as it is written from the folder of the method file."""
+    """The Python files named in a method, relative to the folder of the method file."""
     named = OF_A_FILE.findall(repr(read_method(name)["method"]))  # parts are keys or values, at any depth
     return list(dict.fromkeys(path_of(name).parent / file for file, _ in named))
 
 
 def read_code(file: Path) -> bytes:
-    """The content of a Python file. UsageError where it cannot be read."""
+    """The content of a Python file. UsageError if it cannot be read."""
     try:
         return read_whole(file, LARGEST_YAML)
     except OSError as error:
@@ -118,8 +118,8 @@ def read_code(file: Path) -> bytes:
 
 
 def content_sha256(names: Iterable[str]) -> str:
-    """What identifies the methods of users among these: a hash of their compositions and of the Python files that
-    they name; "" of methods that ship or that a package adds."""
+    """A hash of the users' methods among these: of their compositions and of the Python files
+    that they name; "" for methods that are shipped or added by a package."""
     parts = []
     for name in names:
         if SYNONYMS.get(name, name) not in methods():
@@ -132,12 +132,12 @@ def content_sha256(names: Iterable[str]) -> str:
 
 
 def needs(name: str) -> set[str]:
-    """The names of the models that a method file mentions."""
+    """The names of the models in a method file."""
     return words(name, "model") | words(name, "models")
 
 
 def drafts_with(name: str) -> set[str]:
-    """The names of the models that a method file drafts with; empty where it looks its drafts up."""
+    """The names of the models that a method file drafts with; empty if it looks its drafts up."""
     (outermost,) = read_method(name)["method"].values()
     return {str(value) for _, key, value in leaves(outermost["drafter"]) if key in ("model", "models")}
 
@@ -149,21 +149,21 @@ def learners(name: str) -> set[str]:
 
 
 def nests(name: str) -> bool:
-    """Whether what drafts in a method is judged inside, before the outermost model judges it."""
+    """Whether the drafter of a method judges drafts itself, before the outermost model does."""
     (outermost,) = read_method(name)["method"].values()
     return any(part in JUDGING for part, *_ in leaves(outermost["drafter"]))
 
 
 def words(name: str, field: str) -> set[str]:
-    """What stands in the fields of one name anywhere in a method file, as words."""
+    """The values of all fields of one name in a method file, as words."""
     return {str(value) for _, key, value in leaves(read_method(name)["method"]) if key == field}
 
 
 def leaves(value: Any, part: str = "", field: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Every word, number and list of numbers of a composition, with the part and the field that it stands in."""
+    """Every word, number and list of numbers of a composition, with its part and field."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            names = (str(key), "") if part == "" or field else (part, str(key))  # parts and fields take turns
+            names = (str(key), "") if part == "" or field else (part, str(key))  # parts and fields alternate
             yield from leaves(inner, *names)
     elif isinstance(value, list) and not numeric(value):
         for inner in value:
@@ -173,12 +173,12 @@ def leaves(value: Any, part: str = "", field: str = "") -> Iterator[tuple[str, s
 
 
 def numeric(value: Any) -> bool:
-    """Whether it is a number, or a list of nothing else; the word k counts as one."""
+    """Whether it is a number or a list of numbers; the word k counts as one."""
     return all(map(numeric, value)) if isinstance(value, list) else isinstance(value, int | float) or value in OPTIONS
 
 
 def flat(value: Any) -> Iterator[Any]:
-    """What stands in lists of lists; a word or number itself."""
+    """The elements of nested lists; a word or number itself."""
     if isinstance(value, list):
         for inner in value:
             yield from flat(inner)
@@ -187,7 +187,7 @@ def flat(value: Any) -> Iterator[Any]:
 
 
 def parameters(name: str) -> list[str]:
-    """What a method depends on besides its models: options that it takes, and numbers that stand in its file."""
+    """The parameters of a method besides its models: its options, and the numbers in its file."""
     found = list(leaves(read_method(name)["method"]))
     options = [str(one) for *_, value in found for one in flat(value) if one in OPTIONS]
     numbers = [

@@ -1,4 +1,4 @@
-"""The parts that a method file may name, and whether one fits where it stands: by its kind and by what it declares."""
+"""The parts that a method file may name, and the checks of a part in its place: by kind and by declarations."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,11 +42,10 @@ Around = Mapping[str, Callable[[Drafter], Drafter]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a file a part stands. `path` is of the field that it stands in; a part with fields adds its name.
+    """The place of a part in a file. `path` is that of its field; a part with fields adds its name.
 
-    around: what is put around a drafter by the name of its model. judge:
-    the model, as the file names it, that judges what is drafted here.
-    folder: that of the file, from which it names Python files.
+    around: wrappers of drafters by the name of their model. judge: the model, as named in the file, that
+    judges the drafts of this place. folder: the file's folder, to which its Python files are relative.
     """
 
     path: str
@@ -62,8 +61,8 @@ class Place:
         return f"{self.path}.{self.name}" if self.name else self.path
 
     def field(self, key: str, fields: Collection[str]) -> "Place":
-        """The place of what stands in one of the fields of this part. What
-        drafts for a part that judges reports its phases as parts of the draft."""
+        """The place of one field of this part. A drafter inside a part that judges reports its
+        phases as parts of the draft."""
         drafts = key == "drafter" and "verifier" in fields
         below = self.clock.under("draft") if self.clock is not None and drafts else self.clock
         return replace(self, path=f"{self.where}.{key}", clock=below, name="", outermost=False)
@@ -80,10 +79,9 @@ def build(
 ) -> Speculate:
     """The method `name` as an object over the given models.
 
-    `k` and `schedule` (constant unless given) stand for these words in the file; every place has a schedule of its own.
-    `around` is put around drafters that draw from models of these names. `thinking` stands for this word: where the
-    target thinks aloud.
-    UsageError for a wrong file, and for a schedule that is not constant where the file has no place for it.
+    `k` and `schedule` (constant by default) replace these words in the file; every place has its own schedule. `around`
+    wraps drafters that draw from models of these names. `thinking` replaces this word by the target's reasoning spans.
+    UsageError for an invalid file, and for a schedule that is not constant if the file has no place for it.
     """
     schedule = schedule or Constant()
     values: dict[str, Any] = {**models, "k": k, "schedule": schedule, "thinking": thinking}
@@ -111,7 +109,7 @@ def _part(value: Any, place: Place, values: Mapping[str, Any]) -> Any:
         return _object(str(name), arguments or {}, replace(place, name=str(name)), values)
     if isinstance(value, str):
         if value in values:
-            # a schedule has a state: two drafters of one method must not share it
+            # a schedule has state: two drafters of one method must not share it
             return copy(values[value]) if value == "schedule" else values[value]
         return _object(value, {}, place, values)
     if isinstance(value, list):
@@ -143,12 +141,12 @@ def _object(name: str, arguments: Any, place: Place, values: Mapping[str, Any]) 
     try:
         part = made(**built, **({"clock": place.clock} if timed else {}))
         return place.around[arguments["model"]](part) if wrapped(arguments, place) else part
-    except refused as error:  # of a number that the part itself refuses
+    except refused as error:  # a number refused by the part itself
         raise UsageError(f"{where}: {first_line(error)}") from None
 
 
 def known_part(name: str, place: Place, values: Mapping[str, Any]) -> Callable[..., Any]:
-    """The part of this name: one of ours, of another package, or a class of a Python file. UsageError for none."""
+    """The part of this name: ours, another package's, or a class of a Python file. UsageError if unknown."""
     if found := OF_A_FILE.fullmatch(name):
         file = place.folder / found[1]
         return plugins.class_of(file, read_code(file), found[2])
@@ -162,23 +160,23 @@ def known_part(name: str, place: Place, values: Mapping[str, Any]) -> Callable[.
 
 
 def types_of(made: Callable[..., Any], where: str) -> dict[str, Any]:
-    """The types of the fields of a part, as its class says them, or as what makes it does."""
+    """The types of the fields of a part, from its class or factory."""
     plain = isinstance(made, type) and not is_dataclass(made)
     try:
         return get_type_hints(made.__init__ if plain else made)
-    except Exception as error:  # a name that the file of a user does not have
+    except Exception as error:  # a name missing from a user's file
         raise UsageError(f"{where}: the types of its fields: {first_line(error)}") from None
 
 
 def wrapped(arguments: Mapping[str, Any], place: Place) -> bool:
-    """Whether something is put around the part: what draws from such a model, and does not judge by it."""
+    """Whether the part is wrapped: it draws from such a model, and does not judge with it."""
     return (
         "verifier" not in arguments and isinstance(arguments.get("model"), str) and arguments["model"] in place.around
     )
 
 
 def _check_fields(name: str, arguments: Any, known: Mapping[str, Parameter], where: str) -> None:
-    """UsageError for fields that the part of this name does not take, and for those that it lacks."""
+    """UsageError for unknown and for missing fields of a part."""
     if not isinstance(arguments, dict) or set(arguments) - set(known):
         wrong = ", ".join(map(str, set(arguments) - set(known))) if isinstance(arguments, dict) else repr(arguments)
         raise UsageError(f"{where}: unknown field {wrong}; {name} takes {', '.join(known) or 'no fields'}")
@@ -189,7 +187,7 @@ def _check_fields(name: str, arguments: Any, known: Mapping[str, Parameter], whe
 
 # --- parts ------------------------------------------------------------------------------------------------------------
 
-# A new class goes into the tuple of its kind: what it does not declare is a type error here.
+# A new class goes into the tuple of its kind: a missing declaration is a type error here.
 DRAFTERS: tuple[type[Drafter], ...] = (
     *(NoDraft, ModelDrafter, PromptLookup, SuffixLookup, Suffix, Maxgram, Jacobi),
     *(Expand, Planned, Dynamic, Lookahead, Recycling),
@@ -200,7 +198,7 @@ MODELS: tuple[type[Model], ...] = (Streaming, Retrieval)
 BRANCHINGS: tuple[type[Branching], ...] = (Top, Independent, Distinct)
 LOSSES: tuple[type[Divergence], ...] = (ForwardKL, ReverseKL, JSD, TotalVariation, Overlap, Hybrid)
 
-# by their names in a file; a function stands for the composition that it returns
+# by their names in a file; a function builds the composition that it returns
 PARTS: dict[str, Callable[..., Any]] = {
     part.__name__: part for part in (*DRAFTERS, *VERIFIERS, *MODELS, *BRANCHINGS, *LOSSES)
 }
@@ -212,7 +210,7 @@ def added() -> list[str]:
     return plugins.names(plugins.PARTS, PARTS)
 
 
-# what a part can do that stands in a field of this kind
+# the abilities of a part in a field of this kind
 KINDS: dict[Any, str] = {
     Drafter: "propose",
     Lookup: "of_length",
@@ -228,7 +226,7 @@ KINDS: dict[Any, str] = {
     Spans: "at_nodes",
     Apprentice: "drawing_from",
 }
-# and what it must declare; what else it must do
+# the declarations and other methods that it must have
 DECLARED = {
     kind: [*kind.__annotations__, *(name for name, one in vars(kind).items() if isinstance(one, property))]
     for kind in KINDS
@@ -237,7 +235,7 @@ DOES = {kind: [name for name, one in vars(kind).items() if isfunction(one) and n
 
 
 def check(kind: Any, part: Any, where: str) -> None:
-    """UsageError for a part that is not of the kind of its field, or does not declare what one of the kind must."""
+    """UsageError for a part of the wrong kind for its field, or without the declarations of that kind."""
     if get_origin(kind) is Sequence:
         if not isinstance(part, list):
             raise UsageError(f"{where}: expected a list, found {shown(part)}")
@@ -257,7 +255,7 @@ def check(kind: Any, part: Any, where: str) -> None:
 
 
 def check_part(kind: Any, part: Any, where: str) -> None:
-    """UsageError for what cannot do what a part of this kind can, and for what does not declare what it must."""
+    """UsageError for a part without the methods or the declarations of this kind."""
     name = kind.__name__.lower()
     if not hasattr(part, KINDS[kind]):
         known = ", ".join(sorted(key for key, one in PARTS.items() if hasattr(one, KINDS[kind])))
@@ -275,7 +273,7 @@ def check_part(kind: Any, part: Any, where: str) -> None:
 
 
 def check_judged(verifier: Verifier, drafter: Drafter, where: str) -> None:
-    """UsageError for a verifier that cannot judge trees, or trees of drawn tokens, where the drafter drafts them."""
+    """UsageError for a verifier that cannot judge the drafter's trees, or its trees of drawn tokens."""
     if not drafter.branches:
         return
     rule, drafts = shown(verifier), shown(drafter)
@@ -291,7 +289,7 @@ def check_judged(verifier: Verifier, drafter: Drafter, where: str) -> None:
 
 
 def check_honest(verifier: Verifier, where: str) -> None:
-    """UsageError for a lossy verifier of a speculation that drafts."""
+    """UsageError for a lossy verifier in a speculation that is itself a drafter."""
     if not verifier.lossless:
         raise UsageError(
             f"{where}: {shown(verifier)} is lossy, so what a speculation with it says of its tokens is not "
@@ -300,5 +298,5 @@ def check_honest(verifier: Verifier, where: str) -> None:
 
 
 def shown(part: Any) -> str:
-    """A part in an error: a value as it is written, anything else by the name of its class."""
+    """A part in an error message: a value as written, anything else by its class name."""
     return repr(part) if isinstance(part, bool | int | float | list) else type(part).__name__

@@ -1,7 +1,7 @@
 """The one source of randomness: `bernoulli` and `categorical` on whole tensors, injected everywhere.
 
-Production draws fresh float64 uniforms from one generator per prompt, seeded
-once. Tests inject sources that enumerate, play back a tape or audit reuse.
+Production draws fresh float64 uniforms from one generator per prompt, seeded once. Tests inject
+sources that enumerate, play back a tape or audit reuse.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Stream(StrEnum):
-    """What a draw decides."""
+    """The purpose of a draw."""
 
     DRAFT = "draft"
     ACCEPT = "accept"
@@ -40,8 +40,8 @@ Uniforms = Callable[[tuple[int, ...], Stream], Tensor]  # float64 in [0, 1)
 class FromUniforms:
     """A source that turns uniforms into decisions: u < probs, and inversion (CPU) or an exponential race (CUDA).
 
-    certain: every row gives all to one index, as all do at temperature 0; then it is looked for instead of drawn, which
-    takes a quarter of the time. agree: makes the decisions of several processes one, where they compute together.
+    certain: every row is a point mass, as at temperature 0; finding it instead of drawing takes
+    a quarter of the time. agree: makes several processes take the same decisions.
     """
 
     uniforms: Uniforms
@@ -68,26 +68,26 @@ def inversion(probs: Tensor, u: Tensor) -> Tensor:
     """Inverse of the distribution function: probs [..., V], u [...] → indices [...]. One pass, fast on a CPU."""
     cdf = probs.cumsum(-1, dtype=torch.float64)
     total = cdf[..., -1:]
-    below = torch.nextafter(total, torch.zeros_like(total))  # u · total may round up to total, where no index lies
+    below = torch.nextafter(total, torch.zeros_like(total))  # u · total may round up to total, beyond the last index
     index = torch.searchsorted(cdf, torch.minimum(u.unsqueeze(-1) * total, below), right=True).squeeze(-1)
-    return index.clamp_max(probs.shape[-1] - 1)  # a row of NaN is found out later; until then its index must be one
+    return index.clamp_max(probs.shape[-1] - 1)  # a row of NaN is detected later; until then its index must be valid
 
 
 def race(probs: Tensor, u: Tensor) -> Tensor:
     """Exponential race: the first of V clocks with rates probs to ring. Parallel over V, so fast on a GPU."""
-    rings = -torch.log1p(-u)  # Exp(1); 0 where u is 0, which would win against everything
+    rings = -torch.log1p(-u)  # Exp(1); 0 if u is 0, which would always win
     return (probs.double() / rings.clamp_min(torch.finfo(torch.float64).tiny)).argmax(-1)
 
 
-AHEAD, RACED = 256, 1 << 17  # numbers that a generator gives at a time: for one a draw, and for one a token of a race
+AHEAD, RACED = 256, 1 << 17  # numbers per generator call: for one per draw, and for one per token of a race
 
 
 class SeededUniforms:
-    """Fresh draws, one generator per row and stream: what a row draws depends neither on the rows beside it, nor on
-    how many draws of another kind were made in between. So a tier may draw a whole round at once, and gets the same.
+    """Fresh draws, one generator per row and stream: a row's draws depend neither on other rows nor on the
+    number of draws of other kinds in between. So a tier may draw a whole round at once, with the same results.
 
-    A generator gives numbers by the block, whose size is always the same, because on a GPU the numbers depend on it;
-    draws are slices of them, in their order. So a draw asks the device for nothing, but for the first one of a block.
+    A generator gives blocks of constant size, because on a GPU the numbers depend on it; draws are
+    slices of them in order. So a draw needs no device call, except for the first one of a block.
     """
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
@@ -96,7 +96,7 @@ class SeededUniforms:
         }
 
     def reseed(self, row: int, seed: int) -> None:
-        """A new sequence begins in `row`, which draws from now on as it would alone."""
+        """Start a new sequence in `row`, with the draws that it would have alone."""
         for stream, ahead in self._streams.items():
             ahead.begin(row, generator(seed, stream, ahead.device))
 
@@ -108,10 +108,10 @@ class SeededUniforms:
 
 
 class Ahead:
-    """The numbers of one stream: a generator per row, and what they gave beyond what was taken.
+    """The numbers of one stream: a generator per row, and their unused output.
 
-    Rows begin anew at different times, so their blocks end at different places: up to where
-    all rows have some, the numbers lie side by side [B, n]; the rest waits, row by row.
+    Rows restart at different times, so their blocks end at different positions: as far as all
+    rows have numbers, these are one tensor [B, n]; the rest waits, row by row.
     """
 
     def __init__(self, generators: list[torch.Generator], device: torch.device) -> None:
@@ -119,14 +119,14 @@ class Ahead:
         self._size = AHEAD if device.type == "cpu" else RACED
         self._left = torch.empty((self.rows, 0), dtype=torch.float64, device=device)
         self._rest = [*self._left]
-        self._at = 0  # so many columns of what is left were taken
+        self._at = 0  # columns already used
 
     @property
     def rows(self) -> int:
         return len(self._generators)
 
     def begin(self, row: int, generator: torch.Generator) -> None:
-        """From now on the numbers of a row are those of another generator."""
+        """Replace the generator of a row."""
         rows = self._waiting()
         rows[row] = rows[row][:0]
         self._generators[row] = generator
@@ -141,7 +141,7 @@ class Ahead:
         return self._left[:, self._at - count : self._at]
 
     def _waiting(self) -> list[Tensor]:
-        """What every row has that was not taken."""
+        """The unused numbers of every row."""
         return [torch.cat([left, rest]) for left, rest in zip(self._left[:, self._at :], self._rest, strict=True)]
 
     def _with(self, row: Tensor, one: torch.Generator, count: int) -> Tensor:
@@ -165,7 +165,7 @@ def seed_of(seed: int, stream: Stream) -> int:
 
 
 class Counted:
-    """Uniforms that note how many of every stream are given to a row."""
+    """Uniforms that count the numbers given to a row per stream."""
 
     def __init__(self, uniforms: Uniforms) -> None:
         self._uniforms = uniforms
@@ -178,7 +178,7 @@ class Counted:
 
 
 class Drawn:
-    """Uniforms of one round that were drawn before it began: [B, n] per stream, handed out in order."""
+    """Uniforms of one round that were drawn before it began: [B, n] per stream, used in order."""
 
     def __init__(self, before: Mapping[Stream, Tensor]) -> None:
         self._left = dict(before)

@@ -1,4 +1,4 @@
-"""How the rounds of a method are run: step by step, or each as one call of a function that was made ready before."""
+"""How the rounds of a method are executed: stepwise, or each as one call of a prepared function."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from specbench.decoding.types import STEP, Context, Round, packed, read_counts
 from specbench.errors import SpecbenchError
 from specbench.metrics import RoundCounts
 
-Play = Callable[[], tuple[Tensor, Tensor]]  # one round: what the host reads of it, and its counts
+Play = Callable[[], tuple[Tensor, Tensor]]  # one round: the state that the host reads, and its counts
 
 
 class NonFiniteError(SpecbenchError):
@@ -24,27 +24,27 @@ class NonFiniteError(SpecbenchError):
 
 
 class Rounds(Protocol):
-    """The rounds of one decode after the other."""
+    """The rounds of successive decodes."""
 
     @property
     def length(self) -> int:
-        """How many places a context must have; 0 where it does not matter."""
+        """The number of slots that a context must have; 0 if any will do."""
 
     @property
     def left(self) -> list[int]:
-        """How many tokens every row may still emit, 0 where it has ended, as the host has last read it."""
+        """The number of tokens that every row may still emit, 0 if it has ended, as last read by the host."""
 
     def begin(self, context: Context) -> Context:
-        """Begin a decode with what `context` holds; returns the context that the rounds will change."""
+        """Begin a decode with the contents of `context`; returns the context that the rounds will change."""
 
     def replaced(self, row: int, end: int, left: int) -> None:
-        """Between two rounds a text of `end` tokens took the place of the one in `row`; it may grow by `left`."""
+        """Between two rounds a sequence of `end` tokens replaced the one in `row`; it may grow by `left`."""
 
     def advance(self, left: int, rng: Source) -> int:
         """One round. `left` and the result: how many tokens the longest live row may still emit, 0 when all ended."""
 
     def settle(self) -> None:
-        """Read what is under way: the time that it takes is that of the rounds."""
+        """Wait for pending rounds: their time belongs to the rounds."""
 
     def counts(self) -> list[list[RoundCounts]]:
         """The counts of all rounds since `begin`, one per row; the host reads them here, after the clock."""
@@ -52,10 +52,10 @@ class Rounds(Protocol):
 
 @dataclass
 class Stepwise:
-    """Every part of a round is called by the host; with a method that adapts, or is nested, there is no other way.
+    """The host calls every part of a round; methods that adapt, or are nested, allow no other way.
 
-    Passes read as many places as there are tokens, up to the next multiple of 64; all of them where `length` is given.
-    `watch` sees every step; nothing of it is kept here but its counts.
+    Passes read as many slots as there are tokens, rounded up to a multiple of 64; all of them
+    if `length` is given. `watch` receives every step; only its counts are kept.
     """
 
     method: Speculate
@@ -64,7 +64,7 @@ class Stepwise:
     left: list[int] = field(default_factory=list, init=False, repr=False)
     _context: Context = field(init=False, repr=False)
     _rounds: list[Round] = field(init=False, repr=False)
-    _end: int = field(default=0, init=False, repr=False)  # a place after which no committed token lies
+    _end: int = field(default=0, init=False, repr=False)  # no committed token is after this position
 
     def begin(self, context: Context) -> Context:
         self._context, self._rounds, self._end = context, [], int(context.pos.max()) + 1
@@ -95,19 +95,20 @@ class Stepwise:
 
 
 def budget(method: Speculate, left: int) -> int | None:
-    """How many levels the host lets a method draft where rows may still emit up to `left` tokens.
+    """The levels that the host lets a method draft if rows may still emit up to `left` tokens.
 
-    A static method drafts as many in every round, in every tier; so it draws as much, and emits the same tokens.
+    A static method drafts equally many in every round, in every tier; so it draws equally many
+    numbers, and emits the same tokens.
     """
     return None if method.drafter.static else left - 1
 
 
 @dataclass
 class Whole:
-    """Every round is one call, on a context, caches and uniforms that stay where they are.
+    """Every round is one call, on a context, caches and uniforms at fixed addresses.
 
-    `ready` makes a function cheap to call (compiles it); there is one for each of `reaches`, the numbers of places that
-    passes read, in rising order and at most `length`. The method must be static.
+    `ready` makes a function cheap to call (compiles it); there is one for each of `reaches`, the
+    numbers of slots that passes read, in rising order and at most `length`. The method must be static.
     """
 
     method: Speculate
@@ -115,11 +116,11 @@ class Whole:
     reaches: Sequence[int]
     ready: Callable[[Play], Play]
     _context: Context | None = field(default=None, init=False, repr=False)
-    _source: FromUniforms | None = field(default=None, init=False, repr=False)  # how draws become decisions
+    _source: FromUniforms | None = field(default=None, init=False, repr=False)  # turns draws into decisions
     _uniforms: dict[Stream, Tensor] = field(default_factory=dict, init=False, repr=False)
     _plays: dict[int, Play] = field(default_factory=dict, init=False, repr=False)
     _counts: list[Tensor] = field(default_factory=list, init=False, repr=False)
-    _end: int = field(default=0, init=False, repr=False)  # a place after which no committed token lies
+    _end: int = field(default=0, init=False, repr=False)  # no committed token is after this position
     left: list[int] = field(default_factory=list, init=False, repr=False)
 
     def begin(self, context: Context) -> Context:
@@ -135,19 +136,19 @@ class Whole:
         self.left[row], self._end = left, max(self._end, end)
 
     def prime(self, context: Context, source: FromUniforms) -> None:
-        """Make the round of every reach ready, on a text that is then forgotten."""
+        """Prepare the round of every reach, on a text that is then discarded."""
         self.method.start(self.begin(context))
         self._source, counted = source, Counted(source.uniforms)
         self.method.advance(context, None, replace(source, uniforms=counted))
         like = context.finite.new_zeros((context.rows, 0), dtype=torch.float64)
         self._uniforms = {stream: like.new_zeros((context.rows, n)) for stream, n in counted.sizes.items()}
-        for reach in reversed(self.reaches):  # the largest first: what the others need fits into its memory
+        for reach in reversed(self.reaches):  # the largest first: the others' memory fits into its memory
             self.method.start(self.begin(context))
             self._plays[reach] = self.ready(self.round(reach))
             self._plays[reach]()
 
     def round(self, reach: int) -> Play:
-        """A round whose passes read `reach` places, as a function of nothing but what stays in its place."""
+        """A round whose passes read `reach` slots, as a function of objects at fixed addresses only."""
         context, source, uniforms = self._context, self._source, self._uniforms
         assert context is not None
         assert source is not None
@@ -171,13 +172,13 @@ class Whole:
         return
 
     def draw(self, rng: Source) -> None:
-        """The uniforms of the next round, as the calls of the round itself would draw them."""
+        """The uniforms of the next round, as the round's own calls would draw them."""
         assert isinstance(rng, FromUniforms), "rounds that are one call draw their uniforms before"
         for stream, kept in self._uniforms.items():
             kept.copy_(rng.uniforms(tuple(kept.shape), stream))
 
     def reach(self, end: int) -> int:
-        """How many places the passes of a round must read that begins with all committed tokens before `end`."""
+        """The number of slots that the passes of a round must read if all committed tokens are before `end`."""
         needed = end + self.method.drafter.room
         return next((reach for reach in self.reaches if reach >= needed), self.reaches[-1])
 
@@ -191,7 +192,7 @@ def state(context: Context) -> Tensor:
 
 
 def read_rows(seen: Tensor) -> tuple[list[int], int]:
-    """(tokens left to every row, the place after the last committed token of any row) of a `state`."""
+    """(tokens left in every row, the position after the last committed token of any row) of a `state`."""
     left, finite, pos = seen.tolist()
     if not all(finite):
         raise NonFiniteError(
@@ -202,9 +203,9 @@ def read_rows(seen: Tensor) -> tuple[list[int], int]:
 
 
 # --- replay -----------------------------------------------------------------------------------------------------------
-# Rounds that a device replays by itself: the host starts a round before it has read the one before.
+# Rounds that a device replays: the host starts a round before it has read the previous one.
 
-FLIGHT = 2  # rounds between host and device; each has a capture of its own, which must be read before it goes again
+FLIGHT = 2  # rounds between host and device; each has its own capture, which must be read before it is replayed
 
 
 class Replay(Protocol):
@@ -219,10 +220,10 @@ class Replay(Protocol):
 
 @dataclass
 class Replayed:
-    """Every round is a replay on a context that stays where it is; at most one host read a round, and one round late.
+    """Every round is a replay on a context at a fixed address; at most one host read a round, one round late.
 
-    `ready` makes the round of each of `reaches` cheap to call, once, and `capture` makes replays of it: two, which take
-    turns. A round that starts after all rows have ended emits nothing; it happens only where an end token ended them.
+    `ready` makes the round of each of `reaches` cheap to call, once, and `capture` makes two replays of it, which
+    alternate. A round that starts after all rows have ended emits nothing; it occurs only if an end token ended them.
     """
 
     method: Speculate
@@ -241,7 +242,7 @@ class Replayed:
         self._whole = Whole(self.method, self.length, self.reaches, lambda play: play)
 
     def begin(self, context: Context) -> Context:
-        while self._flight:  # of a decode that failed: what was started must be read before it is started again
+        while self._flight:  # after a failed decode: started rounds must be read before they are started again
             self._flight.popleft().read()
         context = self._whole.begin(context)
         self.left, self._end = read_rows(state(context))
@@ -253,7 +254,7 @@ class Replayed:
         self.left[row], self._end = left, max(self._end, end)
 
     def prime(self, context: Context, source: FromUniforms) -> None:
-        """Capture the rounds of every reach, on a text that is then forgotten."""
+        """Capture the rounds of every reach, on a text that is then discarded."""
         self._whole.prime(context, source)
         for reach in reversed(self.reaches):
             self.method.start(self._whole.begin(context))
@@ -267,7 +268,7 @@ class Replayed:
         replay = replays[len(self._counts) % FLIGHT]
         self._counts.append(replay.launch())
         self._flight.append(replay)
-        # What is in flight may have ended everything: then the host waits for it instead of starting another round.
+        # Pending rounds may have ended everything: then the host waits for them instead of starting another round.
         self._land(FLIGHT - 1)
         if max(self.left) <= most * len(self._flight):
             self._land(0)
@@ -277,7 +278,7 @@ class Replayed:
         self._land(0)
 
     def _land(self, flying: int) -> None:
-        """Read the oldest rounds until only so many are under way."""
+        """Read the oldest rounds until at most `flying` are pending."""
         while len(self._flight) > flying:
             self.left, self._end = read_rows(self._flight.popleft().read())
 

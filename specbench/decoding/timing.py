@@ -1,7 +1,7 @@
-"""Clocks: what a timed region is, and laps inside it that say which phase took how long.
+"""Clocks: timed regions, and laps inside them that measure each phase.
 
-Every part of a method has its own view of the clock (`under`), so that the verify
-pass of an inner speculation is "draft/verify"; a phase counts what is under it.
+Every part of a method has its own view of the clock (`under`), so that the verify pass of an
+inner speculation is "draft/verify"; a phase includes those under it.
 """
 
 import time
@@ -19,11 +19,11 @@ from specbench.decoding.types import Context
 
 
 class Laps(Protocol):
-    """What a part of a method sees of a clock."""
+    """A clock as seen by a part of a method."""
 
     def lap(self, phase: str, after: Tensor | None = None) -> None:
-        """What was done since the last lap belongs to `phase`. `after` is what came of it,
-        which a compiled round must have computed before the lap, and reads only after it."""
+        """Assign the time since the last lap to `phase`. `after` is the result of that phase: a
+        compiled round must have computed it before the lap, and reads it only after it."""
 
     def under(self, phase: str) -> "Laps":
         """The same clock for a part whose phases belong to `phase`."""
@@ -80,7 +80,7 @@ def by_phase(laps: Iterable[tuple[str, float]]) -> dict[str, float]:
     return spans
 
 
-_running: list[Clock] = []  # the clock that was started last: what a lap inside a compiled round belongs to
+_running: list[Clock] = []  # the clock that was started last; it gets the laps inside a compiled round
 
 
 class WallClock:
@@ -112,12 +112,12 @@ class WallClock:
         return ended - self._began, by_phase(laps)
 
 
-_marking: list[bool] = []  # whether laps become operators of what is recorded
+_marking: list[bool] = []  # whether laps are recorded as operators
 
 
 @contextmanager
 def marking() -> Iterator[None]:
-    """Laps become operators, and nothing more, so that who records what is computed finds them in it."""
+    """Record laps as operators only, so that they appear in a recorded graph."""
     _marking.append(True)
     try:
         yield
@@ -132,7 +132,7 @@ LAP = torch.ops.specbench.lap.default
 
 @torch.library.impl(_operators, "lap", "CompositeExplicitAutograd")
 def _lap(after: Tensor, phase: str) -> None:
-    """It changes nothing; that it says it may keeps it between what computes `after` and what reads it."""
+    """A no-op; its declared mutation keeps it between the code that computes `after` and the code that reads it."""
     if not _marking:
         lap(phase)
 
@@ -151,8 +151,8 @@ def _no_lap(after: Tensor, phase: str) -> None:
 class CudaClock:
     """Host time between two synchronisations for the region, device events for the laps: no wait inside the region.
 
-    Laps during a capture become events of the graph, which every
-    replay records anew; who replays says when they may be read.
+    Laps during a capture become events of the graph, which every replay records again; the
+    replaying code decides when they may be read.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -207,34 +207,34 @@ def clock_for(device: torch.device) -> Clock:
 
 
 # --- spans ------------------------------------------------------------------------------------------------------------
-# Spans of a text between tokens that open and close them, such as those in which a model thinks aloud.
+# Spans of a sequence between opening and closing tokens, such as those in which a model reasons.
 
 
 @dataclass(frozen=True)
 class Spans:
-    """From after a token of `opens` up to and with the next of `closes`; from the beginning, too, where texts have
-    `begun` inside."""
+    """From after a token of `opens` up to and including the next of `closes`; from the
+    beginning, too, if sequences have `begun` inside."""
 
     opens: Sequence[int] = ()
     closes: Sequence[int] = ()
     begun: bool = False
 
     def inside(self, context: Context) -> Tensor:
-        """[B] bool: whether the token after the last committed one lies inside.
-        The prompt counts: templates of chats open a span in it, or close one."""
+        """[B] bool: whether the token after the last committed one is inside. The prompt
+        counts: chat templates may open or close a span in it."""
         place = torch.arange(context.seq.shape[1], device=context.seq.device)
         marks = self._marks(context.seq) * (place <= context.pos.unsqueeze(1))
         last = (2 * (place + 1) * (marks != 0) + (marks > 0)).amax(1)
         return torch.where(last > 0, last % 2 == 1, self.begun)
 
     def at_nodes(self, context: Context, tree: TokenTree) -> Tensor:
-        """[B, n + 1] bool: the same of the token after the last committed one (row 0), and after every node."""
+        """[B, n + 1] bool: the same for the token after the last committed one (row 0), and after every node."""
         root = self.inside(context).unsqueeze(1)
         if not tree.size:
             return root
         marks = self._marks(tree.ids)
         depths = constant(tree.topology.depths, marks.device)
-        above = ancestors(tree.parents, marks.device)  # every node is one of its own
+        above = ancestors(tree.parents, marks.device)  # every node is its own ancestor
         last = (above * (2 * depths * (marks != 0) + (marks > 0)).unsqueeze(1)).amax(-1)
         return torch.cat([root, torch.where(last > 0, last % 2 == 1, root)], 1)
 

@@ -1,4 +1,4 @@
-"""Token trees: ids and parents, and the topology that follows from the parents."""
+"""Token trees: ids and parents, and the topology derived from the parents."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,10 +21,10 @@ class Rank:
 
 @dataclass(frozen=True)
 class Topology:
-    """What can be said of a tree from its parents alone; computed once per shape.
+    """The properties of a tree that depend on its parents alone; computed once per shape.
 
-    `depths[i]` counts edges from the root, so it is at least 1; `ranks` lists the children by their order among
-    their siblings, which is the order in which they are tested.
+    `depths[i]` counts edges from the root, so it is at least 1; `ranks` lists the children by
+    their order among their siblings, which is the order in which they are tested.
     """
 
     depths: tuple[int, ...]
@@ -38,7 +38,7 @@ class Topology:
 
 @lru_cache(maxsize=1024)
 def topology(parents: tuple[int, ...]) -> Topology:
-    """The topology of a tree; raises ValueError where a parent does not come before its child."""
+    """The topology of a tree; raises ValueError if a parent does not come before its child."""
     depths: list[int] = []
     order: list[int] = []
     for node, parent in enumerate(parents):
@@ -58,10 +58,9 @@ def topology(parents: tuple[int, ...]) -> Topology:
 class Level:
     """How a level of a tree is drafted: by one pass over those nodes of the level above that have children.
 
-    families: places in that pass, and how many children each of them gets; those with equally
-    many are one family. parents: of the nodes of the level in the order in which the families
-    give them, numbered in the tree so far. fed: the number of each in the tree of all nodes that
-    have children, -1 where it has none. above: the parents of those that have, in that tree.
+    families: positions in that pass, and the number of children of each; nodes with equal numbers are one family.
+    parents: of the level's nodes in the order of the families, numbered in the tree so far. fed: the number of each in
+    the tree of all nodes with children, -1 if it has none. above: the parents, in that tree, of those with children.
     """
 
     families: tuple[tuple[tuple[int, ...], int], ...]
@@ -71,13 +70,13 @@ class Level:
 
     @property
     def inner(self) -> tuple[int, ...]:
-        """The places in the level of its nodes that have children."""
+        """The positions in the level of its nodes with children."""
         return tuple(place for place, number in enumerate(self.fed) if number >= 0)
 
 
 @lru_cache(maxsize=1024)
 def levels(parents: tuple[int, ...]) -> tuple[Level, ...]:
-    """A tree level by level; siblings keep their order, the tree is numbered anew. ValueError as `topology`."""
+    """A tree level by level; siblings keep their order, nodes are renumbered. ValueError as in `topology`."""
     topology(parents)
     children: dict[int, list[int]] = {node: [] for node in range(ROOT, len(parents))}
     for node, parent in enumerate(parents):
@@ -98,7 +97,7 @@ def levels(parents: tuple[int, ...]) -> tuple[Level, ...]:
 
 
 def constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.long) -> Tensor:
-    """[n] on the device, sent there once: the host waits for the device when it sends data of its own."""
+    """[n] on the device, sent there once: the host waits for the device when it sends data."""
     return (made if torch.compiler.is_compiling() else kept)(values, device, dtype)
 
 
@@ -112,8 +111,8 @@ kept = lru_cache(maxsize=4096)(made)
 
 @lru_cache(maxsize=1024)
 def ancestors(parents: tuple[int, ...], device: torch.device) -> Tensor:
-    """[n, n] bool: whether node j is node i or lies on the path from the root to it."""
-    with torch.inference_mode(False):  # it is kept, and may be asked for first by a compiler
+    """[n, n] bool: whether node j is node i or on the path from the root to it."""
+    with torch.inference_mode(False):  # it is cached, and a compiler may be the first caller
         seen = torch.eye(len(parents), dtype=torch.bool)
         for node, parent in enumerate(parents):
             if parent != ROOT:
@@ -123,7 +122,7 @@ def ancestors(parents: tuple[int, ...], device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class TokenTree:
-    """ids [B, n] on one topology shared by the rows: `parents[i] < i`, -1 hangs a node on the last committed token."""
+    """ids [B, n] on one topology shared by the rows: `parents[i] < i`; -1 is the last committed token."""
 
     ids: Tensor
     parents: tuple[int, ...]
@@ -142,5 +141,5 @@ class TokenTree:
         return topology(self.parents)
 
     def deepest(self, there: Tensor) -> Tensor:
-        """[B] the last level on which a row has one of the nodes that are there [B, n], n ≥ 1; 0 where it has none."""
+        """[B] the last level on which a row has one of the nodes in the mask [B, n], n ≥ 1; 0 if it has none."""
         return (there * constant(self.topology.depths, there.device)).amax(1)

@@ -1,4 +1,4 @@
-"""What travels between the tokens of a target and those of a draft with another tokenizer."""
+"""The data exchanged between the tokens of a target and those of a draft with another tokenizer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,16 +7,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-STRETCH = 4  # places of a draft for every place of the target, at most
+STRETCH = 4  # maximum slots of a draft per slot of the target
 
 
 @dataclass(frozen=True, eq=False)
 class Dictionary:
     """A draft's tokens for those of a target of V tokens.
 
-    ours, theirs [N]: the ids of the tokens that both have. pieces [V, m], lengths [V]: how the draft is told a
-    token of the target; one piece where it has the token. back: the target's ids of the draft's tokens, 0 where
-    there is none. prompt: the draft's ids of a text in the target's, which is split as its own tokenizer splits it.
+    ours, theirs [N]: the ids of common tokens. pieces [V, m], lengths [V]: a target token in the draft's
+    tokens; one piece if the draft has the token. back: the target's ids of the draft's tokens, 0 if
+    missing. prompt: the draft's ids of a text in the target's ids, split as its own tokenizer splits it.
     """
 
     ours: Tensor
@@ -32,12 +32,12 @@ class Dictionary:
 
     @property
     def most(self) -> int:
-        """How many pieces a token has at most."""
+        """The maximum number of pieces of a token."""
         return self.pieces.shape[1]
 
     @property
     def stretch(self) -> int:
-        """How many places the draft has for every place of the target; a prompt's tokens may take more than one."""
+        """The draft's slots per slot of the target; a prompt's tokens may take more than one."""
         return max(self.most, 2)
 
     def to(self, device: torch.device) -> "Dictionary":
@@ -47,8 +47,8 @@ class Dictionary:
 
 @dataclass(frozen=True)
 class Reading:
-    """A text in the target's tokens, and in the draft's. joints: (place in the
-    one, place in the other) before which both say the same, in rising order."""
+    """A text in the target's tokens, and in the draft's. joints: (position in the one, position
+    in the other) before which both encode the same text, in rising order."""
 
     text: list[int]
     ids: list[int]
@@ -56,18 +56,18 @@ class Reading:
 
 
 class Scribe(Protocol):
-    """Turns text in the tokens of one vocabulary into text in those of the other."""
+    """Translates between token sequences of two vocabularies."""
 
     def read(self, text: Sequence[int], before: Reading | None = None) -> Reading:
-        """A text of the target as the draft reads it. `before`: how it has read a text
-        that begins alike, of which stays what lies far enough before the first change."""
+        """A text of the target as the draft reads it. `before`: an earlier reading of a text
+        with the same beginning; its part well before the first change is reused."""
 
     def write(self, reading: Reading, drafted: Sequence[int]) -> list[int]:
-        """The target's tokens for what the draft has drafted after a text; the last ones may say less than it did."""
+        """The target's tokens for a draft after a text; they may cover less text than the draft."""
 
 
 def alike(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts begin with in common."""
+    """The length of the common prefix of two sequences."""
     shorter = min(len(one), len(other))
     if one[:shorter] == other[:shorter]:
         return shorter

@@ -1,7 +1,7 @@
-"""What travels between the parts of a method. All of it has a leading row dimension B: one row per sequence.
+"""The data exchanged between the parts of a method. All of it has a leading row dimension B: one row per sequence.
 
-Notation, fixed here once: **p** is the distribution of the model that judges, **q** the one a drafted token
-was drawn from (Leviathan et al. 2022; Chen et al. 2023 swap the letters). V is the width of the target's head.
+Notation, fixed here once: **p** is the distribution of the model that judges, **q** the one a drafted token was
+drawn from (Leviathan et al. 2022; Chen et al. 2023 swap the letters). V is the width of the target's head.
 """
 
 import math
@@ -15,7 +15,7 @@ from torch import Tensor
 from specbench.decoding.tokens import TokenTree
 from specbench.metrics import LevelCounts, RoundCounts
 
-STEP = 64  # places: what is read grows in these steps, where any number can be read
+STEP = 64  # slots: the read length grows in these steps if any is possible
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Context:
     seq [B, L] committed tokens (entries after `pos` are stale and never read); pos [B] index of the last of them;
     live [B] still decoding; last [B] greatest index a token may be committed to; eos [E] ids that end a sequence;
     finite [B] false once a model gave a row with NaN or infinity. reach is known to the host: all tokens, drafted
-    ones included, lie before it until the host says otherwise, so that nothing after it need be read. tight: reach
+    ones included, are before it until the host changes it, so that slots after it need not be read. tight: reach
     ends exactly at the last committed token of a batch of one, so that a pass over that token alone needs no mask.
     """
 
@@ -48,7 +48,7 @@ class Context:
         return replace(self, seq=self.seq.clone(), pos=self.pos.clone(), live=self.live.clone(), last=last)
 
     def select(self, rows: Tensor) -> "Context":
-        """The given rows [B'] as a context of their own; rows may repeat."""
+        """The given rows [B'] as a separate context; rows may repeat."""
         names = ("seq", "pos", "live", "last", "finite")
         return replace(self, **{name: getattr(self, name).index_select(0, rows) for name in names})
 
@@ -57,11 +57,11 @@ class Context:
 class Round:
     """Counts of one round, each [B]; overlap [B, depth] is the chance of acceptance at each tested level, else zero.
 
-    drafted counts the levels that were drafted, surplus those of them that the row has no use for, because its
-    sequence ends before; tested counts those that were judged up to the end of the emitted tokens. distance
-    [B] is how far the rows of the emitted tokens lie from the target's, summed (`Verdict.distance`). nodes:
-    drafted tokens that the pass of the model was over, also those that some row does not have. inner: rounds
-    of the nested speculation that produced this draft. belief: that of the draft; a level is one of its nodes.
+    drafted counts the drafted levels, surplus those of them that the row cannot use because its sequence
+    ends before; tested counts those that were judged up to the end of the emitted tokens. distance [B] is
+    the distance of the emitted tokens' rows from the target's, summed (`Verdict.distance`). nodes:
+    drafted tokens in the model's pass, including those that some row does not have. inner: rounds of the
+    nested speculation that produced this draft. belief: that of the draft; a level is one of its nodes.
     """
 
     drafted: Tensor
@@ -81,11 +81,11 @@ class Draft:
     """A token tree with the rows its tokens were drawn from.
 
     q [B, n, V] is the row each token was drawn from, given that its earlier siblings were drawn and rejected; None
-    means that every token is a point mass. valid [B, n] masks nodes that a row does not have; None means all are
-    there. drafted [B] is how many levels a row was drafted, also those that are not valid because its sequence ends
-    before: they cost as much as the others. None means all levels of the tree. text: what it goes on from, while it is
-    judged. belief [B, n], of chains alone: how likely what drafted a token held it to be accepted, if those before it
-    are; NaN where it held nothing of one. Nothing is decided by it any more: it is what calibration is measured by.
+    means that every token is a point mass. valid [B, n] masks nodes that a row does not have; None means all exist.
+    drafted [B] is the number of levels drafted for a row, including invalid ones after the end of its sequence: they
+    cost as much as the others. None means all levels of the tree. text: the context that it continues, while it is
+    judged. belief [B, n], for chains only: the drafter's predicted acceptance of a token, given that those before
+    it are accepted; NaN if missing. It decides nothing later: it only serves to measure calibration.
     """
 
     tree: TokenTree
@@ -103,25 +103,24 @@ class Draft:
 
     @property
     def there(self) -> Tensor:
-        """[B, n] bool: which nodes a row has."""
+        """[B, n] bool: mask of a row's nodes."""
         return torch.ones_like(self.tree.ids, dtype=torch.bool) if self.valid is None else self.valid
 
     @property
     def levels(self) -> Tensor:
-        """[B] how many levels every row was drafted."""
+        """[B] the number of levels drafted in every row."""
         whole = self.tree.topology.depth
         return self.tree.ids.new_full(self.tree.ids.shape[:1], whole) if self.drafted is None else self.drafted
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a verifier decided.
+    """The decision of a verifier.
 
-    path [B, depth] accepted nodes from the root, -1 after them; accepted [B] their number; token
-    [B] what is emitted after them (correction or bonus); overlap [B, depth] the chance that a
-    level is accepted, given that it is reached. distance [B, depth + 1] is the total variation
-    distance of the token emitted at a level from the target's, given the text before it and
-    averaged over the draft's draw there; 0 after the end. None of a lossless rule: there is none.
+    path [B, depth] accepted nodes from the root, -1 after them; accepted [B] their number; token [B] the token emitted
+    after them (correction or bonus); overlap [B, depth] the probability that a level is accepted, given that it is
+    reached. distance [B, depth + 1] is the total variation distance of the token emitted at a level from the target's,
+    given the text before it and averaged over the draft's draw there; 0 after the end. None for a lossless rule.
     """
 
     path: Tensor
@@ -133,7 +132,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a model can learn from one text: p [m, V] are another model's rows after the places [m] of its ids [L]."""
+    """What a model can learn from one text: p [m, V] are another model's rows after positions [m] of its ids [L]."""
 
     ids: Tensor
     places: Tensor
@@ -141,13 +140,13 @@ class Lesson:
 
 
 # --- levels -----------------------------------------------------------------------------------------------------------
-# The counts of a round, those of the rounds inside it added up level by level: one tensor, read on the host.
+# The counts of a round, with those of its inner rounds added up level by level: one tensor, read on the host.
 
 WIDTH = 7  # numbers of a level: the fields of LevelCounts, in their order
 
 
 def sums(done: Round) -> list[Tensor]:
-    """One [B, 7] float64 for each level inside a round, from level 2 on; nothing where its draft had no rounds."""
+    """One [B, 7] float64 for each level inside a round, from level 2 on; empty if its draft had no rounds."""
     found, rounds = [], done.inner
     while rounds:
         every = torch.stack([numbers(one) for one in rounds])
@@ -157,14 +156,14 @@ def sums(done: Round) -> list[Tensor]:
 
 
 def numbers(one: Round) -> Tensor:
-    """[B, 6] float64; a row that had ended before the round has zeros."""
+    """[B, 6] float64; zeros for a row that had ended before the round."""
     active = one.emitted > 0
     counts = torch.stack([active.long(), one.drafted, one.tested, one.accepted, one.emitted], 1).double()
     return torch.cat([counts, one.overlap.double().sum(1, keepdim=True)], 1) * active.unsqueeze(1)
 
 
 def read_sums(numbers: Sequence[float], levels: int) -> tuple[tuple[LevelCounts, ...], Sequence[float]]:
-    """The levels at the head of a row of numbers, and what stands after them."""
+    """The levels at the head of a row of numbers, and the rest of the row."""
     found = []
     for level in range(levels):
         *counts, overlap, longest = numbers[WIDTH * level : WIDTH * (level + 1)]
@@ -176,7 +175,7 @@ def read_sums(numbers: Sequence[float], levels: int) -> tuple[tuple[LevelCounts,
 def packed(done: Round) -> Tensor:
     """[B, 8 + 7 · levels + depth] float64: the counts of a round in one tensor, those of its inner levels included.
 
-    What was believed of a chain stands behind them: as many columns again as the chain has tokens.
+    The beliefs of a chain follow: one column per token of the chain.
     """
     inner, belief = sums(done), [] if done.belief is None else [done.belief.double()]
     numbers = torch.stack([done.drafted, done.surplus, done.tested, done.accepted, done.emitted], 1).double()
@@ -197,7 +196,7 @@ def read_counts(counts: Tensor) -> list[RoundCounts]:
 
 
 def believed(chances: Sequence[float]) -> tuple[float | None, ...]:
-    """What was believed of every tested token, None of one of which nothing was; empty where nothing was of any."""
+    """The belief of every tested token, None if missing; empty if missing for all."""
     found = tuple(None if math.isnan(one) else one for one in chances)
     return found if any(one is not None for one in found) else ()
 
@@ -212,12 +211,12 @@ def at(rows: Tensor, index: Tensor) -> Tensor:
 
 
 def point_mass(ids: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """[..., width] rows that give everything to ids [...]; F.one_hot would read them on the host."""
+    """[..., width] rows that give everything to ids [...]; F.one_hot would need a host read."""
     return torch.zeros((*ids.shape, width), dtype=dtype, device=ids.device).scatter_(-1, ids.unsqueeze(-1), 1)
 
 
 def likeliest(scores: Tensor, most: int) -> Tensor:
-    """[..., most] the ids of the greatest of scores [..., V], the greatest first; -1 where there is none but -inf."""
+    """[..., most] the ids of the greatest scores [..., V] in descending order; -1 if only -inf is left."""
     there = min(most, scores.shape[-1])
     top = scores.topk(there)
     ids = top.indices.masked_fill(top.values == -torch.inf, -1)
@@ -232,7 +231,7 @@ def acceptance(p: Tensor, q: Tensor, ids: Tensor) -> Tensor:
 
 
 def subtract(p: Tensor, q: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The residual (weight · p − q)⁺ normalised over the last dimension; p itself where nothing is left (p = q)."""
+    """The residual (weight · p − q)⁺ normalised over the last dimension; p itself if it is empty (p = q)."""
     rest = ((p if weight is None else weight * p) - q).clamp_min(0)
     mass = rest.sum(-1, keepdim=True)
     return torch.where(mass > 0, rest / mass.clamp_min(torch.finfo(p.dtype).tiny), p)

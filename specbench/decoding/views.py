@@ -1,4 +1,4 @@
-"""A model with another tokenizer as one of the target's: it draws only tokens that both vocabularies have.
+"""A model with another tokenizer as a model of the target's tokens: it draws only tokens common to both vocabularies.
 
 Token-level intersection (Timor et al. 2025, arXiv 2502.05202, algorithm 4).
 """
@@ -18,12 +18,12 @@ from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
 
 # --- retrieval --------------------------------------------------------------------------------------------------------
-# A network that reads few of its own keys: a part of a method that asks the network for
-# such a reader of itself. TriForce's middle level (Sun et al. 2024, arXiv 2404.11912).
+# A network that attends to few of its own keys: a part of a method that requests such a reader
+# from the network. TriForce's middle level (Sun et al. 2024, arXiv 2404.11912).
 
 
 class Forwarding:
-    """A model that answers by another one, its reader."""
+    """A model that delegates to another one, its reader."""
 
     @property
     def reader(self) -> Model:
@@ -55,11 +55,11 @@ class Forwarding:
 
 @dataclass
 class Retrieval(Forwarding):
-    """The rows of `model` where it attends, in every layer and head, to `budget` of the text's tokens and to new ones.
+    """The rows of `model` if it attends, in every layer and head, to `budget` of the sequence's tokens and to new ones.
 
-    The tokens are the first `chunk` of the text and the chunks of that size whose keys fit the last query best. They
-    are chosen when the prompts are taken in, and again after `tail` new tokens. They come from the cache of `model`:
-    it must be the same object that judges what is drafted here, directly above, or the choice is out of date.
+    The tokens are the first `chunk` of the sequence and the chunks of that size whose keys match the last query
+    best. They are chosen at prefill, and again after `tail` new tokens. They come from the cache of `model`: it
+    must be the same object that judges these drafts, directly above, or the choice is out of date.
     """
 
     model: Network
@@ -83,20 +83,20 @@ class Retrieval(Forwarding):
 
 
 # --- streaming --------------------------------------------------------------------------------------------------------
-# A model that sees the first tokens of a text and its last ones, as a short text of its own. StreamingLLM
+# A model that sees the first tokens of a sequence and its last ones, as a short sequence of its own. StreamingLLM
 # (Xiao et al. 2023, arXiv 2309.17453); the cache of TriForce's draft (Sun et al. 2024, arXiv 2404.11912).
 
-AHEAD = 64  # places for what is drafted after a full window; where more is drafted there will be more
+AHEAD = 64  # slots reserved for drafts after a full window; grows with the draft
 
 
 @dataclass
 class Streaming:
-    """The rows of `model` after the first `sinks` tokens and the last ones, at most `window`, as if they were the text.
+    """The rows of `model` after the first `sinks` tokens and the last ones, at most `window`, as if no others existed.
 
-    They have the positions of a short text, so that any encoding of positions and any length will do. When the
-    window is full its first half leaves it: what stays is fed anew at its new positions, which is one further
-    token per token in the long run. Until then the text is the model's own, and so are the rows. `model`
-    itself is left alone: a twin of it does the work. The host reads in every call how long the short text is.
+    They have the positions of a short sequence, so that any position encoding and any length work. When the window
+    is full its first half is dropped: the rest is fed again at its new positions, which is one further token per
+    token in the long run. Until then the sequence is complete, and the rows are the model's own. `model` itself is
+    not changed: a twin of it does the work. The host reads the length of the short sequence in every call.
     """
 
     model: Network
@@ -105,7 +105,7 @@ class Streaming:
     static: ClassVar[bool] = False
     _twin: Network | None = field(default=None, init=False, repr=False, compare=False)
     _left_out: Tensor = field(init=False, repr=False, compare=False)  # [B] tokens between the sinks and the window
-    _places: int = field(default=0, init=False, repr=False, compare=False)  # of the short text
+    _places: int = field(default=0, init=False, repr=False, compare=False)  # slots of the short sequence
     _ahead: int = field(default=AHEAD, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class Streaming:
 
     @property
     def kept(self) -> int:
-        """How many tokens stay in a window that was full."""
+        """The number of tokens that stay after a window was full."""
         return self.window - self.window // 2
 
     def start(self, context: Context) -> None:
@@ -158,13 +158,13 @@ class Streaming:
         return self._twin
 
     def _too_many(self, context: Context) -> Tensor:
-        """[B] how many tokens are left out where a window has just slid."""
+        """[B] the number of tokens to drop when a window slides."""
         return (context.pos + 1 - self.sinks - self.kept).clamp_min(0)
 
     def _slide(self, context: Context, drafted: int, refeed: int) -> int:
-        """Slide full windows; returns how many tokens before the last must be fed again.
+        """Slide full windows; returns the number of tokens before the last that must be fed again.
 
-        An outer speculation may take tokens back, until nothing of a window is left: then it slides to the left.
+        An outer speculation may roll tokens back, until a window is empty: then it slides to the left.
         """
         held = context.pos + 1 - self.sinks - self._left_out
         slides = (held > self.window) | ((held < 1) & (self._left_out > 0))
@@ -178,7 +178,7 @@ class Streaming:
         return refeed
 
     def _short(self, context: Context) -> Context:
-        """What the twin sees as its text; faults that it finds are seen in the original."""
+        """The short sequence of the twin; faults that it finds are visible in the original."""
         left_out = self._left_out
         place = torch.arange(self._places, device=left_out.device)
         source = place + (place >= self.sinks) * left_out.unsqueeze(1)
@@ -193,11 +193,11 @@ REFUSED = "a model with another tokenizer than the target's cannot be read or ta
 
 
 class Common:
-    """The rows of `model`, whose law gives something only to `dictionary.theirs`, as rows over the target's vocabulary.
+    """The rows of `model`, which draws only from `dictionary.theirs`, as rows over the target's vocabulary.
 
-    So q is what was drawn from, whatever the model read. It reads the prompt as its own tokenizer splits
-    it, then one token of the target after the other in its own pieces: no token changes those before it,
-    so what is rejected is taken back by position, as ever. `limit`: how many tokens the model can read.
+    So q is the distribution that was drawn from, whatever the model read. It reads the prompt as its own
+    tokenizer splits it, then each token of the target in its own pieces: no token changes those before it,
+    so rejected tokens are rolled back by position, as usual. `limit`: the maximum context of the model.
     """
 
     def __init__(self, model: Network, dictionary: Dictionary, limit: int) -> None:
@@ -218,7 +218,7 @@ class Common:
         ends = torch.tensor([len(ids) - 1 for ids in texts], device=text.device)
         if self.text is None or self.text.shape != text.shape:
             self.text, self.ends, self.begins = text, ends, context.pos.clone()
-        else:  # where captured rounds read them
+        else:  # the addresses that captured rounds read
             for kept, new in ((self.text, text), (self.ends, ends), (self.begins, context.pos)):
                 kept.copy_(new)
         self.model.start(self._own(context))
@@ -255,7 +255,7 @@ class Common:
             self.root = self.root.index_select(0, rows)
 
     def successors(self) -> Tensor:
-        """As of a `Network`; a token stands for the one after it where the model's is none of the target's."""
+        """As in `Network`; a token is followed by itself if the model's successor is not a token of the target."""
         own = self.dictionary
         every = torch.arange(own.width, device=own.pieces.device)
         after = self.model.successors()[own.pieces[every, own.lengths - 1]]
@@ -271,16 +271,16 @@ class Common:
         raise UsageError(REFUSED)
 
     def _prompt(self, ids: Sequence[int]) -> list[int]:
-        """A prompt in the model's tokens: its end, where it would need more places than there are."""
+        """A prompt in the model's tokens, truncated on the left if it needs more slots than there are."""
         return self.dictionary.prompt(ids)[-self.dictionary.stretch * len(ids) :]
 
     def _pieces(self, refeed: int) -> int:
-        """How many of the model's tokens before its last are fed again, that so many of the target's are."""
+        """The number of the model's tokens before its last to feed again for `refeed` of the target's."""
         return self.dictionary.most * (refeed + 1) - 1
 
     def _told(self, tree: TokenTree) -> TokenTree:
-        """A tree in the model's tokens. What it drafts has one piece; what others drafted and it
-        does not know is never accepted by it, so that what stands in its place does not matter."""
+        """A tree in the model's tokens. Its own drafts have one piece each; it never accepts
+        unknown tokens of other drafts, so their replacement does not matter."""
         return TokenTree(self.dictionary.pieces[tree.ids, 0], tree.parents)
 
     def _rows(self, rows: Tensor, nothing: float) -> Tensor:
@@ -290,7 +290,7 @@ class Common:
         return rows.new_full((*rows.shape[:-1], width), nothing).index_copy(-1, self.dictionary.ours, known)
 
     def _own(self, context: Context) -> Context:
-        """The text in the model's tokens, all of it anew: a function of what is committed."""
+        """The sequence in the model's tokens, rebuilt completely: a function of the committed tokens."""
         assert self.text is not None, "start() comes before any other call"
         seq, own = context.seq, self.dictionary
         place = torch.arange(seq.shape[1], device=seq.device)

@@ -1,1 +1,1 @@
-"""What proposes a token tree, and says what each of its tokens was drawn from."""
+"""Drafters: they propose a token tree, and report the distribution from which each token was drawn."""

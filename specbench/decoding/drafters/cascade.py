@@ -1,4 +1,4 @@
-"""Cascades: drafts that go on where another drafter's end, and the composition that a k-matrix stands for."""
+"""Cascades: drafts that continue where another drafter's end, and the composition that a k-matrix defines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,9 +23,9 @@ class Relay(Several):
     """One chain drafted by several drafters, each after the tokens of the one before it (the horizontal cascade of
     Chen et al. 2023, arXiv 2312.11462, §4.2: first tokens are accepted most often, so the best drafter has them).
 
-    The legs share the budget in their order. A row whose leg drafted less has the next leg's tokens
-    directly after it. None of the legs learns what became of its tokens, because the verdict is on
-    all of them together; ValueError for a schedule that would have to, and for a drafter of trees.
+    The legs share the budget in their order. If a leg drafts fewer tokens for a row, the next
+    leg's tokens follow them directly. No leg learns from the verdict, which is on all of them
+    together; ValueError for a schedule that needs its own verdict, and for a drafter of trees.
     """
 
     legs: Sequence[Drafter]
@@ -51,7 +51,7 @@ class Relay(Several):
         return depth(self.legs)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        inner = context.fork(self.depth + 1)  # a token of a round is never drafted: here it is one after all legs
+        inner = context.fork(self.depth + 1)  # the last token of a round is never drafted: here it follows all legs
         drafts: list[Draft] = []
         for place, leg in enumerate(self.legs):
             left = None if budget is None else budget - sum(draft.tree.size for draft in drafts)
@@ -60,37 +60,37 @@ class Relay(Several):
             draft = leg.propose(inner, left, rng, lag + self.foreign(place, static=budget is None))
             append(inner, draft)
             drafts.append(draft)
-            # what the first token of the next leg takes is counted from here
+            # the next leg's first lap starts here
             self.clock.lap("leg", draft.tree.ids if draft.tree.size else context.pos)
         return packed(drafts) if drafts else Draft.empty(context)
 
     def foreign(self, place: int, static: bool) -> int:
-        """How many tokens before the last a leg's models may lack besides those that they would if it drafted alone.
+        """The maximum number of tokens before the last that a leg's models may lack, beyond those when it drafts alone.
 
-        Of the last round, what later legs drafted and was accepted; of this one, what earlier legs have drafted. Where
-        there is a budget, a leg is left out of rounds in which the earlier ones use it up, and such rounds in a row
-        commit what was left at the first of them: at most one token more than the earlier legs draft, and that one is
-        either the last of all or in the lag already, as after a round without a budget for any draft (`Speculate`).
+        These are the later legs' accepted tokens of the last round, and the earlier legs' drafts of this one. With
+        a budget, a leg is left out of rounds in which the earlier legs use it up. A series of such rounds commits
+        what was left at the first of them: at most one token more than the earlier legs draft. That token is either
+        the last of all or in the lag already, as after a round without a budget for any draft (`Speculate`).
         """
         earlier, later = depth(self.legs[:place]), depth(self.legs[place + 1 :])
         return later + earlier * (1 if static else 2)
 
 
 def depth(legs: Sequence[Drafter]) -> int:
-    """How many levels they draft together, one after the other."""
+    """The number of levels that the legs draft in sequence."""
     return sum(leg.depth for leg in legs)
 
 
 def append(context: Context, draft: Draft) -> None:
-    """Put a chain after the text of a fork, as if it were committed."""
+    """Append a chain to the sequence of a fork, as if it were committed."""
     ids = draft.tree.ids
     ahead = torch.arange(ids.shape[1], device=ids.device)
-    context.seq.scatter_(1, context.pos.unsqueeze(1) + 1 + ahead, ids)  # stale after the tokens that a row has
+    context.seq.scatter_(1, context.pos.unsqueeze(1) + 1 + ahead, ids)  # stale after a row's tokens
     context.pos += ids.shape[1] if draft.valid is None else draft.valid.sum(1)
 
 
 def packed(drafts: Sequence[Draft]) -> Draft:
-    """Chains one after the other as one chain, without holes where a row has not all tokens of one."""
+    """Several chains joined to one chain, without gaps if a row has fewer tokens of one."""
     ids, q, valid = torch.cat([d.tree.ids for d in drafts], 1), merged_laws(drafts), merged_valid(drafts)
     belief = merged_beliefs(drafts)
     if valid is not None and any(draft.valid is not None for draft in drafts[:-1]):
@@ -105,14 +105,14 @@ def packed(drafts: Sequence[Draft]) -> Draft:
 def cascade(
     models: Sequence[Model], statistical: Lookup, k: Sequence[Sequence[int]], clock: Laps | None = None
 ) -> Drafter:
-    """The drafter that a k-matrix stands for (Chen et al. 2023, arXiv 2312.11462, Alg. 1); `models`
-    from the best to the cheapest, `statistical` a drafter without one, whose own k does not count.
+    """The drafter defined by a k-matrix (Chen et al. 2023, arXiv 2312.11462, Alg. 1); `models` are ordered
+    from the best to the cheapest, `statistical` is a drafter without a model, whose own k is ignored.
 
-    k[0][j] tokens come from model j, in this order, and k[0][-1] from the statistical drafter; model j
-    is itself sped up by the cascade of the models after it, with the matrix from row and column j + 1
-    on. 0 leaves a leg out; below the diagonal there are only zeros. Every level is exact, also when
-    sampling: the published code decodes greedily only, lets inner levels accept what their model would
-    not emit, and drafts on until there are at least as many. ValueError for a matrix of another form.
+    k[0][j] tokens come from model j, in this order, and k[0][-1] from the statistical drafter; model j is
+    itself sped up by the cascade of the models after it, with the matrix from row and column j + 1 on. 0
+    leaves a leg out; entries below the diagonal must be zero. Every level is exact, also when sampling:
+    the published code decodes greedily only, lets inner levels accept tokens that their model would not
+    emit, and drafts until there are at least as many. ValueError for a matrix of another form.
     """
     legs = len(models) + 1
     if len(k) != legs or any(len(row) != legs for row in k):
@@ -125,12 +125,12 @@ def cascade(
 
 
 def _level(models: Sequence[Model], statistical: Lookup, k: Sequence[Sequence[int]], clock: Laps) -> Drafter:
-    """What drafts for the model before `models`, by the first row of a matrix; its phases are on `clock`."""
+    """The drafter for the model before `models`, by the first row of a matrix; its phases are on `clock`."""
     legs: list[Drafter] = []
     for place, (model, length) in enumerate(zip(models, k[0], strict=False)):
         if length:
             rest = [row[place + 1 :] for row in k[place + 1 :]]
-            if any(rest[0]):  # what speeds up this model
+            if any(rest[0]):  # a drafter speeds up this model
                 below = _level(models[place + 1 :], statistical, rest, clock.under("draft"))
                 legs.append(Speculate(below, model, Rejection(), length, clock))
             else:

@@ -1,4 +1,4 @@
-"""Drafters without a tree: none, and a chain from a model. They know the algebra, not the models' insides."""
+"""Drafters without a tree: none, and a chain from a model. They know the algebra, not the models' internals."""
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -15,14 +15,14 @@ from specbench.decoding.types import Context, Draft, Verdict
 
 
 class Unlearned:
-    """What is declared of a drafter that neither adapts to verdicts nor carries anything to the next text."""
+    """The declarations of a drafter that neither learns from verdicts nor carries state to the next sequence."""
 
     adapts: ClassVar[str] = ""
     carries: ClassVar[None] = None
 
 
 class Memoryless:
-    """What a drafter does that keeps nothing from round to round: the text is all it knows."""
+    """The methods of a drafter without state between rounds: it depends on the sequence only."""
 
     def start(self, context: Context) -> None:
         return
@@ -38,7 +38,7 @@ class Memoryless:
 
 
 class Chains:
-    """What is declared of chains of at most `k` tokens."""
+    """The declarations of chains of at most `k` tokens."""
 
     k: int
     branches: ClassVar[bool] = False
@@ -53,18 +53,18 @@ class Chains:
 
 
 class Guesses(Chains, Unlearned):
-    """What is declared of chains that are looked up, not drawn: all tokens are point masses."""
+    """The declarations of chains that are looked up, not drawn: all tokens are point masses."""
 
     static: ClassVar[bool] = True
     drawn: ClassVar[bool] = False
 
     def width(self, budget: int | None) -> int:
-        """How many tokens the chains of a round have."""
+        """The number of tokens of a round's chains."""
         return self.k if budget is None else min(self.k, budget)
 
 
 class Wrapper:
-    """What is declared of a drafter that drafts as another one does."""
+    """The declarations of a drafter that drafts as another one does."""
 
     drafter: Drafter
 
@@ -91,7 +91,7 @@ class Wrapper:
 
 @dataclass(frozen=True)
 class NoDraft(Memoryless, Unlearned):
-    """Proposes nothing: with it the loop is autoregressive decoding."""
+    """An empty draft: the loop becomes autoregressive decoding."""
 
     static: ClassVar[bool] = True
     room: ClassVar[int] = 0
@@ -107,8 +107,8 @@ class NoDraft(Memoryless, Unlearned):
 class ModelDrafter(Chains):
     """A chain of at most k tokens drawn one after the other from a smaller model (Leviathan et al. 2022, Alg. 1).
 
-    `schedule` says how many of the k are drawn in a round; what it makes the host read is said there. The first token
-    of a round, which feeds more than the others, is timed as the span "first".
+    `schedule` decides how many of the k are drawn in a round; its documentation lists the host reads.
+    The first token of a round, which feeds more than the others, is timed as the span "first".
     """
 
     model: Model
@@ -148,7 +148,7 @@ class ModelDrafter(Chains):
             return chain.ends(ids, logits, sure)
 
         ids, rows = self.model.sample(context, chain.width, rng, lag, after)
-        # Without a budget all rows draw alike, whatever they can use; with one, a row drafts what it can use.
+        # Without a budget all rows draw equally many; with one, a row drafts only as many as it can use.
         drafted = None if budget is None or chain.valid is None else chain.valid.sum(1)
         belief = self.schedule.believed(chain.drawn)
         return Draft(TokenTree.chain(ids), rows, chain.valid, drafted=drafted, belief=belief)
@@ -163,9 +163,9 @@ class ModelDrafter(Chains):
 
 @dataclass
 class Extent:
-    """How far every row of a chain goes, while it is drawn. `width` is how many tokens are drawn at most.
+    """The length of every row of a chain while it is drawn. `width` is the maximum number of drawn tokens.
 
-    lengths [B] is None as long as every row goes as far as the chain does.
+    lengths [B] is None as long as all rows are as long as the chain.
     """
 
     schedule: Schedule
@@ -176,17 +176,17 @@ class Extent:
 
     @classmethod
     def of_round(cls, schedule: Schedule, context: Context, k: int, budget: int | None) -> "Extent":
-        """What the schedule asks for, at most k and the budget; the host reads the largest of the rows if it asks."""
+        """The extent that the schedule requests, at most k and the budget; the host then reads the maximum."""
         most = k if budget is None else min(k, budget)
         lookahead = schedule.lookahead() if most > 0 else None
         if lookahead is None:
-            alike = context.rows == 1 and budget is not None  # else a row may have less left than the others
+            alike = context.rows == 1 and budget is not None  # otherwise a row may have less left than the others
             return cls(schedule, context, most, None if alike else drawable(context, most))
         lengths = torch.minimum(lookahead, drawable(context, most))
         return cls(schedule, context, int(lengths.max()), lengths)
 
     def ends(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> bool:
-        """Whether no row goes on after the token ids [B] just drawn; the host reads it if the schedule may stop."""
+        """Whether all rows end after the token ids [B] just drawn; the host reads it if the schedule may stop."""
         self.drawn += 1
         low = self.schedule.stops(ids, logits, sure) if self.drawn < self.width else None
         if low is None:
@@ -197,17 +197,17 @@ class Extent:
 
     @property
     def valid(self) -> Tensor | None:
-        """[B, drawn] which tokens a row has."""
+        """[B, drawn] mask of the tokens of a row."""
         if self.lengths is None:
             return None
         return torch.arange(self.drawn, device=self.lengths.device) < self.lengths.unsqueeze(1)
 
 
 def chain(ids: Tensor, context: Context, budget: int | None, there: Tensor | None = None) -> Draft:
-    """Point masses ids [B, n] as a chain, of which every row has what it can use: of those that are `there` [B, n]."""
+    """Point masses ids [B, n] as a chain; every row has the usable ones among those in the mask `there` [B, n]."""
     tree = TokenTree.chain(ids)
     if there is None and context.rows == 1 and budget is not None:
-        return Draft(tree)  # the only row has a budget of its own; of several one may have less left than the others
+        return Draft(tree)  # a single row has its own budget; of several one may have less left than the others
     usable = torch.arange(tree.size, device=ids.device) < drawable(context, tree.size).unsqueeze(1)
     if there is None:
         return Draft(tree, None, usable)
@@ -215,5 +215,5 @@ def chain(ids: Tensor, context: Context, budget: int | None, there: Tensor | Non
 
 
 def drawable(context: Context, most: int) -> Tensor:
-    """[B] how many drafts a row can use, at most `most`: one token of a round is never a draft."""
+    """[B] the number of drafts that a row can use, at most `most`: one token of a round is never a draft."""
     return ((context.last - context.pos - 1) * context.live).clamp(0, most)

@@ -1,4 +1,4 @@
-"""Online speculative decoding: a draft that learns, while it drafts, from what the target said where it was wrong."""
+"""Online speculative decoding: a draft that learns, during decoding, from the target's rows at rejected tokens."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,31 +16,31 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT
 from specbench.decoding.types import Context, Draft, Lesson, Verdict, at
 
-KEPT = torch.float16  # of a row: two bytes for every token of the vocabulary
+KEPT = torch.float16  # of a row: two bytes per token of the vocabulary
 
 
 @contextmanager
 def gradients() -> Iterator[None]:
-    """Lets what is inside have gradients, whatever a decode runs in."""
+    """Enable gradients, even inside inference mode."""
     with torch.inference_mode(mode=False), torch.enable_grad():
         yield
 
 
 @dataclass
 class Rejections:
-    """The newest rejections, at most `size` of them, on the device: in which text, after which place, the target's row.
+    """The newest rejections, at most `size`, on the device: the text, the position and the target's row.
 
-    They take size · V · 2 bytes: 512 rows of a vocabulary of 128,256
-    tokens are 131 MB. Nothing here waits for the device but `lessons`.
+    They take size · V · 2 bytes: 512 rows of a vocabulary of 128,256 tokens are 131 MB. Only
+    `lessons` waits for the device.
     """
 
     size: int
-    seen: Tensor | None = field(default=None, init=False)  # how many there ever were
-    where: Tensor = field(init=False, repr=False)  # [size + 1, 2] text and place; the last line is written and not read
+    seen: Tensor | None = field(default=None, init=False)  # total number of rejections
+    where: Tensor = field(init=False, repr=False)  # [size + 1, 2] text and position; the last line is a dummy
     p: Tensor | None = field(default=None, init=False, repr=False)  # [size + 1, V]
 
     def add(self, which: Tensor, text: Tensor, place: Tensor, p: Tensor) -> None:
-        """Those of the rows [B] for which `which` is true; p [B, V]."""
+        """Add those rows [B] for which `which` is true; p [B, V]."""
         if self.p is None:
             self.p = p.new_zeros((self.size + 1, p.shape[-1]), dtype=KEPT)
             self.where = place.new_zeros((self.size + 1, 2))
@@ -52,7 +52,7 @@ class Rejections:
         self.p.index_copy_(0, line, p.to(KEPT))
 
     def lessons(self, texts: Mapping[int, Tensor]) -> list[Lesson]:
-        """What they teach, text by text in the order of the texts."""
+        """The lessons of these rejections, text by text in the order of the texts."""
         if self.seen is None or self.p is None:
             return []
         some = min(int(self.seen), self.size)
@@ -67,13 +67,13 @@ class Rejections:
 
 @dataclass
 class Distilled(Wrapper):
-    """A drafter whose model goes on learning from its target (Liu et al. 2023, arXiv 2310.07177, Alg. 2).
+    """A drafter whose model continues to learn from its target (Liu et al. 2023, arXiv 2310.07177, Alg. 2).
 
-    Where a draft is rejected, the target's row after the text that was committed there is kept, the newest `rows`
-    of them. When `every` texts have ended, the model, which has weights of its own, takes one step on every text
-    that has such rows, `passes` times over, and all is thrown away. That is between two rounds, so each q is still
-    the row that its token was drawn from. Caches are then stale: that of a text which begins is filled anyway, and
-    those of rows in the middle of theirs are filled anew. What is learned is carried from text to text.
+    At every rejection the target's row after the committed tokens is kept, the newest `rows` of them.
+    After every `every` finished texts the model, which has its own weights, takes one step on every text
+    with such rows, `passes` times, and all rows are dropped. This happens between two rounds, so each q
+    is still the row that its token was drawn from. Caches are then stale: that of a new text is filled
+    anyway, and those of unfinished rows are filled again. Learned weights are carried from text to text.
     """
 
     drafter: Apprentice
@@ -87,7 +87,7 @@ class Distilled(Wrapper):
     _own: tuple[Apprentice, Learner] | None = field(default=None, init=False, repr=False)
     _rejected: Rejections = field(init=False, repr=False)
     _texts: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)  # ids by the number of the text
-    _current: Tensor = field(init=False, repr=False)  # [B] the number of the text in every row
+    _current: Tensor = field(init=False, repr=False)  # [B] the number of each row's text
     _begun: int = field(default=0, init=False)
     _ended: int = field(default=0, init=False)  # since the last update
 
@@ -122,7 +122,7 @@ class Distilled(Wrapper):
         if not draft.tree.size:
             return
         rejected = tried_further(draft.tree, draft.there, verdict) > 0
-        corrected = verdict.accepted < context.pos - start  # else the text ended before
+        corrected = verdict.accepted < context.pos - start  # otherwise the text ended before
         end = verdict.path.gather(1, (verdict.accepted - 1).clamp_min(0).unsqueeze(1)).squeeze(1)
         end = torch.where(verdict.accepted > 0, end, ROOT)
         self._rejected.add(rejected & corrected, self._current, start + verdict.accepted, at(p, end + 1))
@@ -145,7 +145,7 @@ class Distilled(Wrapper):
         self._throw_away()
 
     def _note(self, context: Context, rows: Sequence[int]) -> None:
-        """Keep the texts of some rows as they are now."""
+        """Keep the current texts of some rows."""
         numbers, ends = self._current.tolist(), context.pos.tolist()
         self._texts |= {numbers[row]: context.seq[row, : ends[row] + 1].clone() for row in rows}
 
@@ -163,9 +163,9 @@ class Distilled(Wrapper):
         self._ended = 0
 
     def _learning(self) -> tuple[Apprentice, Learner]:
-        """The drafter on a model of its own, which is made when it is first used: no form of a method has weights."""
+        """The drafter on its own model, created at first use: forms of methods have no weights."""
         if self._own is None:
-            network = cast("Network", self.drafter.model)  # `parts.check` has seen that it is one
+            network = cast("Network", self.drafter.model)  # `parts.check` has checked this
             with gradients():
                 model, learner = network.learner(self.rate)
             self._own = self.drafter.drawing_from(model), learner

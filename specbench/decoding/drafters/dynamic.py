@@ -1,4 +1,4 @@
-"""Trees whose shape follows from what the draft finds probable: a new one in every round."""
+"""Trees shaped by the draft's probabilities: a new shape in every round."""
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -16,13 +16,14 @@ from specbench.decoding.types import Context, Draft
 
 @dataclass(frozen=True)
 class Dynamic(FromModel):
-    """The `nodes` tokens whose paths the draft finds most probable, of a tree of
-    depth k (EAGLE-2, Li et al. 2024, arXiv 2406.16858, §4, with an ordinary draft).
+    """The `nodes` tokens with the most probable paths under the draft, in a tree of depth k
+    (EAGLE-2, Li et al. 2024, arXiv 2406.16858, §4, with an ordinary draft).
 
-    Level by level those `width` nodes are fed whose path is the most probable, and each gives its `width` most probable
-    children; of all of these the best stay. They are point masses, because nothing is drawn. Probabilities are the
-    draft's own, before temperature. The host reads once per level which nodes are fed, and once which stay, so no round
-    is like another to a compiler. Rows share the topology: it is the union of their trees, in which a row has its own.
+    In every level the `width` nodes with the most probable paths are fed, and each gives its
+    `width` most probable children; the best of all these stay. They are point masses, because
+    nothing is drawn. Probabilities are the draft's own, before temperature. The host reads once per
+    level which nodes are fed, and once which stay, so a compiler sees different shapes in every
+    round. Rows share the topology: it is the union of their trees, and a row has its own part.
     """
 
     model: Model
@@ -38,7 +39,7 @@ class Dynamic(FromModel):
 
     @property
     def room(self) -> int:
-        """The candidates of one row. Several rows with more than that between them get the best of any row."""
+        """The candidates of one row. If several rows have more than that together, the best of any row are kept."""
         return self.width * (1 + max(self.k - 1, 0) * self.width) if self.k else 0
 
     @property
@@ -62,14 +63,14 @@ class Dynamic(FromModel):
             found.add(rows, self.width)
             if level + 1 < self.k:
                 found.feed(self.width, most=self.width**2)
-        # As deep as always where less is left, so that passes keep their shapes; what cannot be used does not exist.
+        # The depth is constant even if less is left, so that passes keep their shapes; unusable nodes are masked.
         usable = drawable(context, self.k if budget is None else min(self.k, budget))
         return found.best(min(self.nodes, self.room), self.room, usable)
 
 
 @dataclass
 class Candidates:
-    """What a tree is chosen from, while it grows: nodes by number, each with its token in every row.
+    """The candidates for a tree while it grows: nodes by number, each with its token in every row.
 
     scores [B, n]: the log-probability of the path to a node; -inf in a row that does not have it. fed: the tree of the
     nodes that the model was fed, as_fed: their numbers there by candidate. frontier: the candidates fed last, above [B,
@@ -87,25 +88,25 @@ class Candidates:
 
     @classmethod
     def of_root(cls, context: Context) -> "Candidates":
-        """Nothing yet; the frontier is the last committed token, which every row has."""
+        """No candidates; the frontier is the last committed token, which every row has."""
         none = context.seq.new_zeros((context.rows, 0))
         chances = torch.zeros((context.rows, 0), dtype=torch.float64, device=none.device)
         root = chances.new_zeros((context.rows, 1))
         return cls(none, chances, TokenTree.chain(none), [ROOT], root)
 
     def add(self, rows: Tensor, width: int) -> None:
-        """The children of the frontier from its scores [B, m, V]: the `width` most probable of each."""
+        """Add the `width` most probable children of each node of the frontier from its rows [B, m, V]."""
         rows = rows.float() if rows.dtype.itemsize == 2 else rows
         top = rows.topk(min(width, rows.shape[-1]))
         chance = (top.values - rows.logsumexp(-1, keepdim=True)).double().clamp_max(0)
-        chance = chance.nan_to_num(-torch.inf, neginf=-torch.inf)  # of a broken row nothing stays
+        chance = chance.nan_to_num(-torch.inf, neginf=-torch.inf)  # a broken row keeps nothing
         self.begun = len(self.parents)
         self.parents += [node for node in self.frontier for _ in range(chance.shape[-1])]
         self.ids = torch.cat([self.ids, top.indices.flatten(1)], 1)
         self.scores = torch.cat([self.scores, (self.above.unsqueeze(2) + chance).flatten(1)], 1)
 
     def feed(self, width: int, most: int) -> None:
-        """Make the best `width` nodes of the last level in any row the frontier; `most` of them where rows differ."""
+        """Make the best `width` nodes of the last level in any row the frontier; `most` of them if rows differ."""
         last = self.scores[:, self.begun :]
         chosen = best(last, width)
         self.frontier = [self.begun + node for node in union(last, chosen, most)]
@@ -130,16 +131,16 @@ class Candidates:
 
 
 def best(scores: Tensor, most: int) -> Tensor:
-    """[B, n] bool: which are the greatest of every row; of equal ones the earlier. A parent comes
-    before its children, whose scores are no greater, so it is among them where one of those is."""
+    """[B, n] bool mask of the greatest scores of every row; ties go to the earlier one. A parent
+    comes before its children, whose scores are no greater, so it is included if one of them is."""
     order = scores.sort(dim=1, descending=True, stable=True).indices[:, :most]
     return torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order, True)
 
 
 def union(scores: Tensor, chosen: Tensor, most: int) -> list[int]:
-    """The nodes that a row has chosen, at most `most`, the best of any row; read by the host."""
+    """The nodes chosen in any row, at most `most`, the best of any row; read by the host."""
     highest = torch.where(chosen, scores, -torch.inf).amax(0, keepdim=True)
-    # Chosen with a chance of zero is still chosen: it keeps the number of nodes the same.
+    # Nodes with probability zero stay chosen: this keeps the number of nodes constant.
     rank = torch.where(chosen.any(0, keepdim=True), highest.clamp_min(torch.finfo(scores.dtype).min), -torch.inf)
     kept = best(rank, most) & rank.isfinite()
     return [node for node, there in enumerate(kept[0].tolist()) if there]

@@ -1,4 +1,4 @@
-"""Jacobi decoding: the target's own guesses of the next tokens, made better by every pass it makes anyway.
+"""Jacobi decoding: the target's own guesses of the next tokens, improved by every pass that it makes anyway.
 
 Guesses are point masses: nothing is drawn.
 """
@@ -20,9 +20,9 @@ class Jacobi(Guesses):
     """A chain of k guesses, each the target's most probable token after the guesses of the round before it
     (parallel fixed-point iteration; Santilli et al. 2023, arXiv 2305.10427; Fu et al. 2024, arXiv 2402.02057, §2).
 
-    After the token that a round emits last, the guesses are read off the rows that the pass computed after the
-    rejected ones; where these end, the last one is repeated. The first guesses repeat the last token of the prompt.
-    A guess may come from a wrong text: what is emitted is the target's in any case, at least one token a round.
+    After the last token of a round, the guesses are taken from the rows that the pass computed after the rejected
+    ones; the last guess is repeated if rows are missing. The first guesses repeat the last token of the prompt. A
+    guess may follow a wrong prefix: the emitted tokens are the target's in any case, at least one per round.
     """
 
     k: int
@@ -56,18 +56,18 @@ class Jacobi(Guesses):
 
 
 def kept(old: Tensor | None, new: Tensor) -> Tensor:
-    """`new` in the place of `old` where it fits: a compiled or captured round reads where it read before."""
+    """Copy `new` into `old` if shapes match: a compiled or captured round reads from a fixed address."""
     if old is None or old.shape != new.shape or old.is_inference() != new.is_inference():
         return new.clone()
     return old.copy_(new)
 
 
 # --- lookahead --------------------------------------------------------------------------------------------------------
-# Lookahead decoding: many Jacobi trajectories in one pass, and a pool of the
-# n-grams that they came upon. Everything offered is a point mass: nothing is drawn.
+# Lookahead decoding: many Jacobi trajectories in one pass, and a pool of the n-grams found in
+# them. All candidates are point masses: nothing is drawn.
 
 NONE = -1  # no token
-ROOMY = 8  # places per n-gram that a text can bring, so that few first tokens have one place
+ROOMY = 8  # slots per possible n-gram of a text, so that few first tokens share a slot
 
 
 @dataclass
@@ -75,16 +75,15 @@ class Lookahead(Unlearned):
     """Up to `guesses` n-grams of the pool that begin with the last token, and a window of n − 1 rows and `window`
     columns of guesses, in one tree (Fu et al. 2024, arXiv 2402.02057, §3; defaults of its README 7, 5, 7).
 
-    Row 0 of the window is a chain that begins with the last token; after each of its tokens hangs the rest of that
-    column. The most probable token after every column ends an n-gram for the pool and is a new last row. The rows
-    then move up by one and the columns by the accepted tokens, those that fall off coming in again at the far end.
+    Row 0 of the window is a chain that begins with the last token; the rest of each column follows its token there.
+    The most probable token after every column completes an n-gram for the pool and becomes the new last row. The
+    rows then move up by one and the columns by the accepted tokens; columns that drop out re-enter at the far end.
 
-    The window stands in the tree because the pass must be over it; that its tokens are tested too,
-    after the n-grams, is exact as for any point mass, and now and then one is accepted. A sibling that
-    is the same token as an earlier one could not be accepted any more: it is computed but not tested,
-    and of n-grams with one second token the pool's newest is offered. Per first token the pool has the
-    newest `guesses` n-grams; two first tokens whose ids differ by a multiple of `slots` have one place,
-    and the newer one takes it: so its size depends on no vocabulary. Short texts get fewer places.
+    The window is in the tree because the pass must compute it. Its tokens are tested too, after the n-grams; this is
+    exact as for any point mass, and occasionally one is accepted. A sibling equal to an earlier one could not be
+    accepted: it is computed but not tested. Of n-grams with the same second token the newest is proposed. The pool
+    holds the newest `guesses` n-grams per first token. Two first tokens whose ids differ by a multiple of `slots` share
+    a slot, and the newer one takes it, so the size does not depend on the vocabulary. Short texts get fewer slots.
     """
 
     window: int
@@ -137,7 +136,7 @@ class Lookahead(Unlearned):
         self._grams = kept(self._grams, context.seq.new_full((rows, slots, self.guesses, self.ngram - 1), NONE))
 
     def _first(self, context: Context) -> Tensor:
-        """[B, n − 1, window] the last tokens of the text, over and over where it is shorter."""
+        """[B, n − 1, window] the last tokens of the sequence, repeated if it is shorter."""
         size = (self.ngram - 1) * self.window
         back = torch.arange(1 - size, 1, device=context.pos.device)
         end = context.pos.unsqueeze(1)
@@ -168,7 +167,7 @@ class Lookahead(Unlearned):
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         if draft.tree.parents != self.parents:
-            return  # of another drafter's tree there are no trajectories
+            return  # another drafter's tree has no trajectories
         window, keys, grams = self._state()
         root = context.seq.gather(1, start.unsqueeze(1))
         ends = p[:, -self.window :].argmax(-1)
@@ -187,17 +186,17 @@ class Lookahead(Unlearned):
 
 
 def entries(keys: Tensor, grams: Tensor, first: Tensor) -> Tensor:
-    """[B, guesses, n − 1] what is known after the first tokens [B, 1], the newest last; NONE where there is none."""
+    """[B, guesses, n − 1] the n-grams stored for first tokens [B, 1], the newest last; NONE in empty slots."""
     place = first % keys.shape[1]
     found = grams.gather(1, place[:, :, None, None].expand(-1, -1, *grams.shape[2:])).squeeze(1)
     return torch.where((keys.gather(1, place) == first).unsqueeze(2), found, NONE)
 
 
 def remember(keys: Tensor, grams: Tensor, first: Tensor, rest: Tensor) -> None:
-    """Put the n-grams first [B, 1], rest [B, n − 1] at the end of their places, once; the oldest one makes room."""
+    """Append the n-grams first [B, 1], rest [B, n − 1] to their slots without duplicates, replacing the oldest."""
     known = entries(keys, grams, first)
     same = (known == rest.unsqueeze(1)).all(2).long()
-    gone = torch.where(same.any(1), same.argmax(1), 0).unsqueeze(1)  # it moves to the end, or the oldest goes
+    gone = torch.where(same.any(1), same.argmax(1), 0).unsqueeze(1)  # move the duplicate to the end, or drop the oldest
     order = torch.arange(known.shape[1] - 1, device=gone.device)
     order = (order + (order >= gone)).unsqueeze(2).expand(-1, -1, known.shape[2])
     fresh = torch.cat([known.gather(1, order), rest.unsqueeze(1)], 1).unsqueeze(1)
@@ -207,7 +206,7 @@ def remember(keys: Tensor, grams: Tensor, first: Tensor, rest: Tensor) -> None:
 
 
 def once(tree: TokenTree, useful: Tensor) -> Tensor:
-    """[B, n] the useful nodes without those that repeat an earlier sibling, and what hangs on them."""
+    """[B, n] the useful nodes without those that repeat an earlier sibling, and without their descendants."""
     parents = constant(tree.parents, tree.ids.device)
     earlier = (parents.unsqueeze(1) == parents).tril(-1)
     alike = tree.ids.unsqueeze(2) == tree.ids.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Drafting without a second model: what followed the last time that the text ended like this.
+"""Drafting without a second model: the tokens that followed an earlier occurrence of the last tokens.
 
 Drafted tokens are point masses, because a search draws nothing.
 """
@@ -22,7 +22,7 @@ from specbench.decoding.types import Context, Draft, Verdict
 
 
 class Lookup(Drafter, Protocol):
-    """A drafter that looks tokens up and keeps nothing, so that any number of them will do."""
+    """A stateless drafter that looks tokens up and works with any number of them."""
 
     def of_length(self, k: int) -> "Lookup":
         """The same drafter with chains of k tokens."""
@@ -30,17 +30,17 @@ class Lookup(Drafter, Protocol):
 
 @dataclass(frozen=True)
 class PromptLookup(Guesses, Memoryless):
-    """The K tokens after the first place that ends in the same n tokens as the text, n from `most` down to `least`.
+    """The K tokens after the first match of the sequence's last n tokens, n from `most` down to `least`.
 
-    The rule of prompt lookup (Saxena 2023) as transformers (`prompt_lookup_num_tokens`, `max_matching_ngram_size`)
-    and vLLM (ngram, `prompt_lookup_min` and `max`) have it: the longest n, then the leftmost place. A row without
-    such a place, and one whose continuation reaches the end of the text, has fewer nodes, or none.
+    The rule of prompt lookup (Saxena 2023) as in transformers (`prompt_lookup_num_tokens`,
+    `max_matching_ngram_size`) and vLLM (ngram, `prompt_lookup_min` and `max`): the longest n, then the leftmost
+    match. A row without a match, or whose continuation reaches the end of the sequence, has fewer nodes, or none.
     """
 
     k: int
     most: int = 3
     least: int = 1
-    latest: ClassVar[bool] = False  # of several places that match as long
+    latest: ClassVar[bool] = False  # whether the latest of equally long matches is used
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
@@ -53,7 +53,7 @@ class PromptLookup(Guesses, Memoryless):
         return self.find(context, budget)[0]
 
     def find(self, context: Context, budget: int | None) -> tuple[Draft, Tensor]:
-        """The draft, and how many tokens of the text [B] its place ends in, 0 where there is no such place."""
+        """The draft, and the length [B] of the match in tokens, 0 without a match."""
         width = self.width(budget)
         if width < 1:
             return Draft.empty(context), torch.zeros_like(context.pos, dtype=torch.float64)
@@ -69,10 +69,11 @@ class PromptLookup(Guesses, Memoryless):
 
 @dataclass(frozen=True)
 class SuffixLookup(PromptLookup):
-    """The K tokens after the latest place with the longest suffix in common with the text, prompt and output alike.
+    """The K tokens after the latest position with the longest suffix in common with the sequence, prompt included.
 
-    What a suffix automaton finds (SAM decoding, Hu et al. 2024, arXiv 2411.10666), found here by comparison; suffixes
-    longer than `most` tokens count as equally long. `Suffix` counts what followed, and drafts as far as that is likely.
+    A suffix automaton finds the same (SAM decoding, Hu et al. 2024, arXiv 2411.10666); here it
+    is found by comparison. Suffixes longer than `most` tokens count as equally long. `Suffix`
+    counts continuations, and drafts as far as likely.
     """
 
     most: int = 32
@@ -80,10 +81,10 @@ class SuffixLookup(PromptLookup):
 
 
 def matched(context: Context, most: int) -> Tensor:
-    """[B, L] in how many tokens, at most `most`, the text up to a place ends as the whole; 0 from its end on."""
+    """[B, L] length of the common suffix, at most `most`, of the whole and its part up to a position; 0 from pos on."""
     back = torch.arange(most, device=context.pos.device)
     before = context.pos.unsqueeze(1) - back
-    suffix = torch.where(before >= 0, context.seq.gather(1, before.clamp_min(0)), -2)  # newest first; no text before it
+    suffix = torch.where(before >= 0, context.seq.gather(1, before.clamp_min(0)), -2)  # newest first; -2 in front of it
     windows = F.pad(context.seq, (most - 1, 0), value=-1).unfold(1, most, 1).flip(2)  # [B, L, most], newest first
     alike = (windows == suffix.unsqueeze(1)).long().cumprod(2).sum(2)
     earlier = torch.arange(context.seq.shape[1], device=back.device) < context.pos.unsqueeze(1)
@@ -91,22 +92,22 @@ def matched(context: Context, most: int) -> Tensor:
 
 
 # --- maxgram ----------------------------------------------------------------------------------------------------------
-# The statistical drafter of cascades: what followed in the text, and where nothing did, what follows most often.
+# The statistical drafter of cascades: the continuation in the sequence, or else the most frequent bigrams.
 
 
 @dataclass(frozen=True)
 class Maxgram(Guesses, Memoryless):
-    """k tokens in every round: the continuation of the longest suffix that the text has in common with a place
-    before its end, then bigrams ("max-gram", Chen et al. 2023, arXiv 2312.11462, §4.1, and its published `mag.py`).
+    """k tokens in every round: the continuation of the longest suffix that also occurs earlier in the
+    sequence, then bigrams ("max-gram", Chen et al. 2023, arXiv 2312.11462, §4.1, and its published `mag.py`).
 
-    Of places that match as long the leftmost counts, so the prompt comes before the output. A continuation that
-    reaches the end of the text is gone through once more (the published code searches a second time, and finds its
-    own first find), and then every token is followed by its bigram; so is the last one of a text without a match.
+    Of equally long matches the leftmost is used, so the prompt comes before the output. A continuation that reaches
+    the end of the sequence is repeated once (the published code searches a second time, and finds its own first
+    match). Every further token is followed by its bigram, as is the last token of a sequence without a match.
 
-    The bigrams are those of `model`, its most probable token after every token alone, computed once,
+    The bigrams are those of `model`: its most probable token after every single token, computed once,
     before the first prompt. The published code has counts over Wikipedia for two tokenizers; those of a
-    model fit any tokenizer, need no file, and cost one short text per token of the vocabulary. Suffixes
-    longer than `most` tokens count as equally long. Tokens are point masses: nothing is drawn.
+    model fit any tokenizer, need no file, and cost one short sequence per token of the vocabulary.
+    Suffixes longer than `most` tokens count as equally long. Tokens are point masses: nothing is drawn.
     """
 
     model: Network
@@ -121,14 +122,14 @@ class Maxgram(Guesses, Memoryless):
         return replace(self, k=k)
 
     def start(self, context: Context) -> None:
-        self.model.successors()  # here, so that no round takes the time for it
+        self.model.successors()  # here, so that no round pays for it
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         width = self.width(budget)
         if width < 1:
             return Draft.empty(context)
-        length, end = matched(context, self.most).max(1, keepdim=True)  # of equal ones the first
-        period = (context.pos.unsqueeze(1) - end).clamp_min(1)  # tokens after the match, up to the end of the text
+        length, end = matched(context, self.most).max(1, keepdim=True)  # the first of equal ones
+        period = (context.pos.unsqueeze(1) - end).clamp_min(1)  # tokens from the match to the end of the sequence
         ahead = torch.arange(width, device=end.device)
         found = context.seq.gather(1, end + 1 + ahead % period)
         known = torch.where(length > 0, 2 * period, 0)
@@ -140,29 +141,28 @@ class Maxgram(Guesses, Memoryless):
 
 
 # --- suffix -----------------------------------------------------------------------------------------------------------
-# Suffix decoding: how often every continuation followed, where the text or earlier answers had its
-# last tokens before. Drafted tokens are point masses, because a count draws nothing. The host counts.
+# Suffix decoding: counts of every continuation of the last tokens in the sequence and in earlier
+# answers. Drafted tokens are point masses, because a count draws nothing. The host counts.
 
 Ids = NDArray[np.int64]
-Found = tuple[list[int], float]  # tokens, and how many of them are expected to be accepted
+Found = tuple[list[int], float]  # tokens, and the expected number of accepted ones
 NOTHING: Found = ([], 0.0)
-EDGE = -1  # stands between texts, and before the first of them: it is no token
+EDGE = -1  # separates texts, and precedes the first; not a token
 
 
 @dataclass
 class Suffix(Chains):
-    """The continuation with the highest score, Σ of its tokens' estimated chances (Oliaro
-    et al. 2024, arXiv 2411.04975, §4, and its published code; vLLM's method `suffix`).
+    """The continuation with the highest score, Σ of its tokens' estimated acceptance probabilities
+    (Oliaro et al. 2024, arXiv 2411.04975, §4, and its published code; vLLM's method `suffix`).
 
-    For every length m of a suffix that occurred: the most frequent token after it, then the most frequent one after
-    both, and so on. A chance is the share of the occurrences before that go on so, the product of these along the
-    chain; a chain ends where that falls below `least`, after factor · m + offset tokens, after k, and where it has
-    `most` tokens with the suffix. Of equal scores the longer suffix counts, of equally frequent tokens the newest.
-    Texts are the row's own, prompt included, and with `carry` the last `texts` answers as well, which are taken where
-    they score higher. The published code counts by two suffix trees, which give the same numbers; a round in which no
-    row has a draft is an ordinary step.
+    For every length m of a suffix that occurred before: the most frequent token after it, then the most frequent one
+    after both, and so on. A token's probability is its share of the earlier occurrences; a chain's is their product. A
+    chain ends when that falls below `least`, after factor · m + offset tokens, after k, or at `most` tokens including
+    the suffix. Ties go to the longer suffix; between equally frequent tokens to the newest. The texts searched are the
+    row's own sequence, prompt included, and with `carry` the last `texts` answers, if they score higher. The published
+    code counts with two suffix trees, which give the same numbers; a round without any draft is an ordinary step.
 
-    carry: answers are kept from text to text, for all rows; else every text begins with nothing but its prompt.
+    carry: answers are kept from text to text, for all rows; otherwise every text starts with its prompt only.
     """
 
     k: int
@@ -176,9 +176,9 @@ class Suffix(Chains):
     drawn: ClassVar[bool] = False
     adapts: ClassVar[str] = ""
     remarks: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
-    _begun: list[int] = field(default_factory=list, init=False, repr=False, compare=False)  # where every answer begins
+    _begun: list[int] = field(default_factory=list, init=False, repr=False, compare=False)  # the start of every answer
     _answers: deque[Ids] = field(init=False, repr=False, compare=False)
-    _earlier: Ids = field(init=False, repr=False, compare=False)  # the answers as one text
+    _earlier: Ids = field(init=False, repr=False, compare=False)  # the answers as one sequence
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= 1:
@@ -204,7 +204,7 @@ class Suffix(Chains):
         return self.find(context, budget)[0]
 
     def find(self, context: Context, budget: int | None) -> tuple[Draft, Tensor]:
-        """The draft, and its score [B] float64: how many of its tokens are expected to be accepted."""
+        """The draft, and its score [B] float64: the expected number of accepted tokens."""
         most = self.k if budget is None else min(self.k, budget)
         ends, live = context.pos.tolist(), context.live.tolist()
         seq: Ids = context.seq[:, : max(ends) + 1].cpu().numpy()
@@ -219,7 +219,7 @@ class Suffix(Chains):
         return chain(ids, context, budget, there), score
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        return  # the text is all it knows
+        return  # no state: it depends on the sequence only
 
     def select(self, rows: Tensor) -> None:
         self._begun = [self._begun[row] for row in rows.tolist()]
@@ -235,18 +235,18 @@ class Suffix(Chains):
         self._earlier = together(())
 
     def _best(self, text: Ids, most: int) -> Found:
-        """What the text itself suggests, unless earlier answers suggest something with a higher score."""
+        """The best continuation from the sequence itself, unless earlier answers give one with a higher score."""
         here, before = (self._after(known, text, most) for known in (together((text,)), self._earlier))
         return here if here[1] >= before[1] else before
 
     def _after(self, known: Ids, text: Ids, most: int) -> Found:
-        """The best continuation of a text, by what followed its suffixes in what is known."""
+        """The best continuation of a sequence, from the continuations of its suffixes in `known`."""
         places, found, budget = np.flatnonzero(known == text[-1]), NOTHING, 0
         for length in range(1, limit := min(len(text), self.most)):
             allowed = min(int(self.factor * length + self.offset + 1e-6), most, self.most - length)
             budget, last = max(budget, allowed), length + 1 == limit
             longer = places[:0] if last else places[known[places - length] == text[-1 - length]]
-            if len(longer) < len(places):  # else what follows the longer suffix is the same
+            if len(longer) < len(places):  # otherwise the longer suffix has the same continuations
                 one, budget = follow(known, places, budget, self.least), 0
                 found = one if one[1] >= found[1] else found
             places = longer
@@ -254,13 +254,13 @@ class Suffix(Chains):
 
 
 def together(texts: Sequence[Ids] | deque[Ids]) -> Ids:
-    """Texts as one, an edge before each of them and one after the last."""
+    """Texts as one sequence, with an edge before each of them and after the last."""
     edge = np.full(1, EDGE)
     return np.concatenate([part for text in texts for part in (edge, text)] + [edge])
 
 
 def follow(known: Ids, places: Ids, budget: int, least: float) -> Found:
-    """The most frequent token after some places, the most frequent one after that, … at most `budget` tokens."""
+    """The most frequent token after some positions, the most frequent one after that, … at most `budget` tokens."""
     ids: list[int] = []
     chance, score = 1.0, 0.0
     while len(ids) < budget:
@@ -281,15 +281,15 @@ def follow(known: Ids, places: Ids, budget: int, least: float) -> Found:
 
 
 # --- tries ------------------------------------------------------------------------------------------------------------
-# Texts that begin alike as one token tree, and the trees of several rows on one topology.
+# Texts with common beginnings as one token tree, and the trees of several rows on one topology.
 
-Place = tuple[int, ...]  # of a node: which child of its parent, from the root down; () is the root
-Trie = dict[Place, int]  # the token at every place but the root, a parent before its children
+Place = tuple[int, ...]  # a node as child indices from the root down; () is the root
+Trie = dict[Place, int]  # the token of every node but the root, a parent before its children
 
 
 def leaves(parents: Sequence[int], there: Sequence[bool]) -> list[list[int]]:
-    """The paths, as nodes from the root down, to all nodes that are there
-    and have no child that is; the first child of every node comes first."""
+    """The paths, as nodes from the root down, to all leaves of the masked tree; the first child
+    of every node comes first."""
     children: dict[int, list[int]] = {node: [] for node in range(ROOT, len(parents))}
     for node, parent in enumerate(parents):
         if there[node]:
@@ -304,10 +304,10 @@ def leaves(parents: Sequence[int], there: Sequence[bool]) -> list[list[int]]:
 
 
 def trie(texts: Sequence[Sequence[int]], most: int) -> Trie:
-    """The tree of some texts, of `most` nodes at most: what earlier ones need comes first. No two
-    children of a node have the same token, so every token of a text is proposed once at its place."""
+    """The tree of some texts, of at most `most` nodes; earlier texts have priority. Children of
+    a node have different tokens, so every token of a text is proposed once at its place."""
     found: Trie = {}
-    numbers: dict[Place, dict[int, Place]] = {}  # the children of a place by their tokens
+    numbers: dict[Place, dict[int, Place]] = {}  # the children of a node by their tokens
     for text in texts:
         place: Place = ()
         for token in text:
@@ -322,8 +322,8 @@ def trie(texts: Sequence[Sequence[int]], most: int) -> Trie:
 
 
 def merged_tries(tries: Sequence[Trie], most: int) -> tuple[list[Place], tuple[int, ...]]:
-    """The places that any row has, at most so many, and the parents of the nodes
-    there: a topology for all rows. Of too many those stay that come first in a row."""
+    """The nodes of any row, at most `most`, and their parents: a topology for all rows. If
+    there are too many, those that come first in a row are kept."""
     rank: dict[Place, int] = {}
     for one in tries:
         for number, place in enumerate(one):
@@ -334,5 +334,5 @@ def merged_tries(tries: Sequence[Trie], most: int) -> tuple[list[Place], tuple[i
 
 
 def tokens_at(places: Sequence[Place], one: Mapping[Place, int]) -> list[int]:
-    """The tokens of a row at some places; 0 where it has none."""
+    """The tokens of a row at some nodes; 0 if it has none."""
     return [one.get(place, 0) for place in places]

@@ -1,4 +1,4 @@
-"""Drafts of several drafters side by side under the last committed token: SpecInfer with several small models."""
+"""Drafts of several drafters as siblings under the last committed token: SpecInfer with several small models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from specbench.decoding.types import Context, Draft, Verdict, point_mass
 
 
 class Several(Unlearned):
-    """What drafters share whose drafts are judged as one draft, so that none of them learns what became of its own."""
+    """The common methods of drafters whose drafts are judged as one draft; none of them learns from the verdict."""
 
     @property
     def parts(self) -> Sequence[Drafter]:
@@ -39,7 +39,7 @@ class Several(Unlearned):
             part.admit(context, row)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        return  # to keep of a cache what was accepted takes a verdict on the part's own tree: it is fed again instead
+        return  # keeping accepted entries of a cache needs a verdict on the part's own tree: they are fed again instead
 
     def select(self, rows: Tensor) -> None:
         for part in self.parts:
@@ -47,7 +47,7 @@ class Several(Unlearned):
 
 
 def refuse_learners(parts: Sequence[Drafter], field: str, judged: str) -> None:
-    """ValueError for no drafter, and for one that learns from a verdict on its own draft."""
+    """ValueError for an empty list, and for a drafter that learns from a verdict on its own draft."""
     if not parts:
         raise ValueError(f"{field}: expected one or more, found none")
     learns = f"learns from a verdict on its own draft, and these are judged {judged}"
@@ -62,9 +62,9 @@ def refuse_learners(parts: Sequence[Drafter], field: str, judged: str) -> None:
 class Merge(Several):
     """The drafts of all drafters as one tree, in their order (SpecInfer, Miao et al. 2023, §3, merge-based).
 
-    Each draws as if it were alone. A token that two of them propose stays two children: the union of the paper's
-    Definition 3.2 would test it too seldom, which biases what is emitted. None of them learns what became of its
-    draft, because the verdict is on all drafts together; ValueError for a schedule that would have to.
+    Each draws independently. A token that two of them propose stays two children: the union of the
+    paper's Definition 3.2 would test it too seldom, which biases the output. None of them learns
+    from the verdict, which is on all drafts together; ValueError for a schedule that needs its own.
     """
 
     drafters: Sequence[Drafter]
@@ -87,13 +87,13 @@ class Merge(Several):
         return max(part.depth for part in self.drafters)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        # Alone, a drafter lacks one of the tokens that its own rounds committed, the
-        # last one drafted. Here all that was accepted may have been a sibling's.
+        # Alone, a drafter lacks one of the tokens that its own rounds committed, the last one
+        # drafted. Here all accepted tokens may be a sibling's.
         lag += max(self.depth - 1, 0)
         drafts = []
         for part in self.drafters:
             drafts.append(part.propose(context, budget, rng, lag))
-            # what the first token of the next one takes is counted from here
+            # the next drafter's first lap starts here
             self.clock.lap("merged", drafts[-1].tree.ids if drafts[-1].tree.size else context.pos)
         return side_by_side(drafts)
 
@@ -111,7 +111,7 @@ def side_by_side(drafts: Sequence[Draft]) -> Draft:
 
 
 def merged_laws(drafts: Sequence[Draft]) -> Tensor | None:
-    """[B, n, V] what every node was drawn from; None where all are point masses."""
+    """[B, n, V] the distribution of every node; None if all are point masses."""
     known = [draft.q for draft in drafts if draft.q is not None]
     if not known:
         return None
@@ -120,7 +120,7 @@ def merged_laws(drafts: Sequence[Draft]) -> Tensor | None:
 
 
 def merged_beliefs(drafts: Sequence[Draft]) -> Tensor | None:
-    """[B, n] what was believed of the tokens of chains, NaN where nothing was; None where nothing was of any."""
+    """[B, n] the predicted acceptance of chain tokens, NaN if missing; None if missing for all."""
     if all(draft.belief is None for draft in drafts):
         return None
     nothing = [torch.full(d.tree.ids.shape, torch.nan, device=d.tree.ids.device) for d in drafts]
@@ -128,7 +128,7 @@ def merged_beliefs(drafts: Sequence[Draft]) -> Tensor | None:
 
 
 def merged_valid(drafts: Sequence[Draft]) -> Tensor | None:
-    """[B, n] which nodes a row has; None where all rows have all."""
+    """[B, n] mask of a row's nodes; None if all rows have all nodes."""
     if all(draft.valid is None for draft in drafts):
         return None
     return torch.cat([draft.there for draft in drafts], 1)

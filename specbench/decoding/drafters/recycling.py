@@ -1,4 +1,4 @@
-"""Token Recycling: a tree read off a table of what the judging model found likely after every token, in earlier passes.
+"""Token Recycling: a tree from a table of the likeliest tokens after every token in earlier passes of the judge.
 
 Nothing is drawn, so all tokens are point masses.
 """
@@ -25,15 +25,15 @@ NONE = -1  # no token
 
 @dataclass
 class Recycling(Shaped):
-    """A tree of a given shape in which the r-th child of a token is the r-th likeliest token after it, as the model
-    that judges saw it the last time it was fed that token (Luo et al. 2024, arXiv 2408.08696, §3, with another tree).
+    """A tree of a given shape in which the r-th child of a token is the r-th likeliest token after it in
+    the judging model's last pass over that token (Luo et al. 2024, arXiv 2408.08696, §3, with another tree).
 
-    Node i hangs on node parents[i], or on the last committed token (-1). The table has the `most` likeliest tokens
-    after each: of every token that is fed, accepted or not, and of the prompt, which is read once more for it, in
-    the time of the prefill. Where a token is fed twice in one pass the later one in the order of the tree counts.
-    What was never fed has no children, where the published code proposes token 0. Every row has a table of its own.
+    The parent of node i is parents[i], or the last committed token (-1). The table has the `most` likeliest tokens
+    after each token that is fed, accepted or not, and after those of the prompt, which is read a second time for
+    it, during the prefill. If a token is fed twice in one pass, the later one in the order of the tree counts. A
+    token that was never fed has no children; the published code proposes token 0. Every row has its own table.
 
-    carry: the table is kept from text to text (in its row); else every text begins with that of its prompt alone.
+    carry: the table is kept from text to text (in its row); otherwise every text starts with its prompt's table.
     """
 
     judge: Ranker
@@ -45,7 +45,7 @@ class Recycling(Shaped):
     adapts: ClassVar[str] = ""
     remarks: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
     _ranking: Ranking | None = field(default=None, init=False, repr=False, compare=False)
-    # [B, V + 1, most], of which the last line is spare
+    # [B, V + 1, most]; the last line is a dummy
     _table: Tensor | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class Recycling(Shaped):
             self._table = self._table.index_select(0, rows)
 
     def ended(self, context: Context, rows: Sequence[int]) -> None:
-        return  # what was learned stays in the tables
+        return  # the tables keep what was learned
 
     def forget(self) -> None:
         if self._table is not None:
@@ -111,7 +111,7 @@ class Recycling(Shaped):
         return self._ranking, self._table
 
     def _read(self, context: Context, table: Tensor, row: int | None = None) -> None:
-        """Note in table [B', V + 1, most] what follows every token of the prompts, or of the one in `row`."""
+        """Record in table [B', V + 1, most] the tokens after every token of the prompts, or of the one in `row`."""
         ranking, _ = self._state()
         seq, pos = (part if row is None else part[row : row + 1] for part in (context.seq, context.pos))
         for places, likely in ranking.along(context, row):
@@ -120,7 +120,7 @@ class Recycling(Shaped):
 
 @lru_cache(maxsize=1024)
 def planned(parents: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...]:
-    """Level by level: the rows of the parents (0 is the root's), those of the nodes, and their ranks among siblings."""
+    """For every level: the rows of the parents (0 is the root's), those of the nodes, their ranks among siblings."""
     whole, found = topology(parents), []
     for depth in range(1, whole.depth + 1):
         nodes = [node for node, level in enumerate(whole.depths) if level == depth]
@@ -130,8 +130,8 @@ def planned(parents: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], tuple[int,
 
 
 def note(table: Tensor, fed: Tensor, there: Tensor, likely: Tensor) -> None:
-    """Write the likeliest tokens [B, m, most] after each token fed [B, m] that is there [B, m] into a table [B,
-    V + 1, most]; of equal tokens the last one counts, whatever the order of the writes: others go to the spare."""
+    """Write the likeliest tokens [B, m, most] after each fed token [B, m] in the mask [B, m] into a table [B, V +
+    1, most]. Of equal tokens the last one counts, independent of the write order: others go to the dummy line."""
     later = (fed.unsqueeze(2) == fed.unsqueeze(1)).triu(1) & there.unsqueeze(1)
     place = torch.where(there & ~later.any(2), fed, table.shape[1] - 1)
     table.scatter_(1, place.unsqueeze(2).expand_as(likely), likely.to(table.dtype))

@@ -1,7 +1,7 @@
 """Schedules: how many tokens a chain drafts in a round, without a bias.
 
-A schedule may limit a row before it draws, from the past alone, or end it after a token that it keeps. It never
-drops a drawn token for what it is: that would change what is drafted, and the q that is reported would be wrong.
+A schedule may limit a row before it draws, from the past alone, or end it after a token that it keeps. It never drops
+a drawn token because of its value: that would change the draft's distribution, and the reported q would be wrong.
 """
 
 from dataclasses import dataclass, field
@@ -16,41 +16,40 @@ from specbench.theory.optimum import Costs
 
 
 class Schedule(Protocol):
-    """The rule of one drafter. Its state is one entry per row [B]; rows and sequences know nothing of each other."""
+    """The rule of one drafter. Its state is one entry per row [B]; rows and sequences are independent."""
 
     static: ClassVar[bool]  # every draft has k tokens, and the host reads nothing
-    learns: ClassVar[bool]  # needs the verdict on the drafter's own drafts, not on drafts that others share
+    learns: ClassVar[bool]  # needs the verdict on the drafter's own drafts, not on shared ones
 
     def start(self, context: Context, k: int) -> None:
-        """Forget everything: new sequences begin. No draft is longer than k."""
+        """Reset the state for new sequences. No draft is longer than k."""
 
     def admit(self, row: int) -> None:
-        """Forget what is known of one row: a new sequence begins there."""
+        """Reset one row for a new sequence."""
 
     def lookahead(self) -> Tensor | None:
-        """[B] how many tokens each row drafts in the next round, at least 1; None: k for all, and nothing to read."""
+        """[B] the tokens that each row drafts in the next round, at least 1; None: k for all, without a host read."""
 
     def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
-        """[B] whether a row draws no more after the token ids [B] that it has just drawn, and keeps.
+        """[B] whether a row stops after the token ids [B] just drawn, which it keeps.
 
-        logits [B, V'] are the draft's own, before temperature; sure [B]:
-        see `After`. None: no row ever stops so, and nothing to read.
+        logits [B, V'] are the draft's own, before temperature; sure [B]: see `After`. None: no
+        row ever stops, without a host read.
         """
 
     def believed(self, drawn: int) -> Tensor | None:
-        """[B, drawn] how likely it held each token of the draft just drawn to be accepted, if those before it are;
-        NaN where it held nothing of one. None: it goes by no such chance. No chance is computed for this alone.
-        """
+        """[B, drawn] the predicted acceptance of each token of the last draft, given that those before it
+        are accepted; NaN if missing. None: the schedule predicts none. None is computed for this alone."""
 
     def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
-        """See what became of the last draft."""
+        """Learn from the verdict on the last draft."""
 
     def select(self, rows: Tensor) -> None:
-        """Make the given rows [B'] the rows from now on."""
+        """Keep only the given rows [B']."""
 
 
 class Patient:
-    """A schedule that ends no draft for its tokens, and believes nothing of them."""
+    """A schedule that never stops a draft at a token, and predicts no acceptance."""
 
     def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
         return None
@@ -60,7 +59,7 @@ class Patient:
 
 
 class Stateless(Patient):
-    """A schedule that remembers nothing and limits nothing before a token is drawn."""
+    """A schedule without state, and without a limit before a token is drawn."""
 
     def start(self, context: Context, k: int) -> None:
         return
@@ -88,13 +87,13 @@ class Constant(Stateless):
 
 @dataclass
 class Confidence(Stateless):
-    """Stops after a token to which the draft itself gave less than `threshold`, and keeps that token; of
-    a draft that says how likely its next token is accepted, before one that is less likely than that.
+    """Stops after a token with a draft probability below `threshold`, and keeps that token. If a draft
+    predicts the acceptance of its next token, it stops before one that is less likely than that.
 
     The rule of transformers' `assistant_confidence_threshold` (5.17 and later: generation/stopping_criteria.py,
-    `ConfidenceCriteria.__call__`) with a threshold that stays as it is; transformers moves its own where scikit-learn
-    is installed. The chance is that of the logits before temperature: at temperature 0 every row is a point, as there.
-    Costs one host read per drafted token but the k-th, of which it asks nothing.
+    `ConfidenceCriteria.__call__`) with a constant threshold; transformers adapts its own if scikit-learn is
+    installed. The probability is that of the logits before temperature: at temperature 0 every row is a point
+    mass, as there. Costs one host read per drafted token except the k-th, which needs none.
     """
 
     threshold: float = 0.4
@@ -124,12 +123,11 @@ class Confidence(Stateless):
 
 @dataclass
 class Heuristic(Patient):
-    """Two more tokens after a draft that was accepted as a whole, one less (at least 1) after any other.
+    """Two more tokens after a fully accepted draft, one less (at least 1) after any other.
 
     The rule of transformers' `num_assistant_tokens_schedule="heuristic_transient"` (generation/candidate_generator.py,
-    `AssistedCandidateGenerator.update_candidate_strategy`), which begins anew with every sequence. A draft that was
-    shorter than its lookahead because the sequence ends says nothing when all of it is accepted: no change.
-    Costs one host read per round.
+    `AssistedCandidateGenerator.update_candidate_strategy`), which restarts with every sequence. A draft shortened by
+    the end of the sequence changes nothing when it is fully accepted. Costs one host read per round.
     """
 
     begin: int = 5
@@ -160,22 +158,22 @@ class Heuristic(Patient):
 
 UNMEASURED = Costs(first=0.1, later=0.1, verify=tuple(1 + 0.05 * n for n in range(17)), overhead=0.03)
 
-# What `Marginal` believes before and beside its evidence. A test is one drafted token that was judged.
+# The prior of `Marginal` and its weights. A test is one drafted token that was judged.
 PRIOR = 0.7  # acceptance before any evidence: the mean of the model drafts in Leviathan et al. 2022, Table 3
 PRIOR_TESTS = 10.0  # its weight, σ²/τ² with σ² = 0.7 · 0.3 of a test and a spread of τ = 0.15 between prompts
 SHRINK_TESTS = 20.0  # the weight of the mean over all positions at each of them, with τ = 0.1 between positions
-KEEP = 0.95  # of the evidence after every round: 20 rounds count, as easy and hard stretches of a text are shorter yet
+KEEP = 0.95  # of the evidence after every round: 20 rounds count, as easy and hard passages of a text are even shorter
 
 
 @dataclass
 class Marginal(Patient):
-    """The lookahead K with the most tokens per second as far as is known: the greatest E_K / round(K) for K in 1..k.
+    """The lookahead K with the highest estimated tokens per second: the maximum of E_K / round(K) for K in 1..k.
 
-    E_K = 1 + Σ p_i with p_i the chance that the first i drafts are accepted, and round(K) from `costs`.
-    Where E_K is concave and round(K) convex it is the K from which on p_{K+1}/E_K > (c + v(K+1) − v(K))
-    / round(K) is false. The acceptances by position are those of this sequence: evidence that fades
-    from round to round, shrunk towards the mean over all positions; so a position that is not drafted
-    for a while goes back to that mean and is tried again. Costs one host read per round.
+    E_K = 1 + Σ p_i with p_i the probability that the first i drafts are accepted, and round(K) from
+    `costs`. If E_K is concave and round(K) convex, it is the first K for which p_{K+1}/E_K > (c +
+    v(K+1) − v(K)) / round(K) is false. The acceptances by position are those of this sequence: evidence
+    decays from round to round and is shrunk towards the mean over all positions, so a position that is
+    not drafted for a while returns to that mean and is tried again. Costs one host read per round.
     """
 
     costs: Costs = UNMEASURED
@@ -183,7 +181,7 @@ class Marginal(Patient):
     learns: ClassVar[bool] = True
     _rounds: Tensor = field(init=False, repr=False, compare=False)  # [k] cost of a round by its lookahead
     _tests: Tensor = field(init=False, repr=False, compare=False)  # [B, 1 + k]: the prior, then every position
-    _hits: Tensor = field(init=False, repr=False, compare=False)  # [B, 1 + k]: chances of acceptance summed over tests
+    _hits: Tensor = field(init=False, repr=False, compare=False)  # [B, 1 + k]: sums of acceptance probabilities
     _held: tuple[Tensor, ...] = field(default=(), init=False, repr=False, compare=False)  # [B] of each position, now
 
     def start(self, context: Context, k: int) -> None:
@@ -213,7 +211,7 @@ class Marginal(Patient):
         tested = torch.minimum(accepted + 1, drafted).unsqueeze(1)
         depth = verdict.overlap.shape[1]
         here = (torch.arange(depth, device=tested.device) < tested).double()
-        chance = verdict.overlap.double().clamp_max(1) * here  # less noise than the number accepted, with the same mean
+        chance = verdict.overlap.double().clamp_max(1) * here  # less noise than the accepted count, with the same mean
         fade = torch.where(tested > 0, KEEP, 1.0)
         by_position = (1, self._tests.shape[1] - 1 - depth)
         self._tests = fade * self._tests + F.pad(here, by_position)
@@ -224,15 +222,15 @@ class Marginal(Patient):
 
 
 def judged(context: Context, draft: Draft, verdict: Verdict) -> tuple[Tensor, Tensor]:
-    """[B] drafted and accepted tokens of chains; those after a drafted end token are no part of the sequence."""
+    """[B] drafted and accepted tokens of chains; those after a drafted end token do not count."""
     ends = torch.isin(draft.tree.ids, context.eos).long()
-    part = ends.cumsum(1) == ends  # the first end token belongs to it
+    part = ends.cumsum(1) == ends  # includes the first end token
     drafted = (part if draft.valid is None else part & draft.valid).sum(1)
     return drafted, torch.minimum(verdict.accepted, drafted)
 
 
 def scheduled(name: str, confidence: float = 0.4, costs: Costs | None = None) -> Schedule:
-    """The schedule of a name as a spec has it: constant, auto, heuristic or confidence."""
+    """The schedule by its name in a spec: constant, auto, heuristic or confidence."""
     known: dict[str, Schedule] = {
         "constant": Constant(),
         "auto": Marginal(costs or UNMEASURED),

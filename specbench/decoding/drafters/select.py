@@ -1,4 +1,4 @@
-"""A drafter of drafters: what is found where enough speaks for it, else what another drafter drafts."""
+"""A drafter that chooses between drafts: a lookup with enough evidence, else another drafter's draft."""
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
@@ -16,22 +16,22 @@ from specbench.decoding.types import Context, Draft, Verdict
 
 
 class Finder(Drafter, Protocol):
-    """A drafter that finds its drafts, and can say how much speaks for one before anybody drafts."""
+    """A drafter that finds its drafts, and reports the evidence for one before anything is drafted."""
 
     def find(self, context: Context, budget: int | None) -> tuple[Draft, Tensor]:
-        """The draft of `propose`, and how much speaks for it in every row [B] float64; 0 where it has none."""
+        """The draft of `propose`, and its evidence in every row [B] float64; 0 without a draft."""
 
 
 @dataclass
 class Select:
-    """The draft of `first` in the rows in which at least `least` speaks for it, that of `otherwise`
-    in the others (SAM decoding, Hu et al. 2024, arXiv 2411.10666, §3.3, by the tokens that match;
+    """The draft of `first` in rows with evidence of at least `least`, the draft of `otherwise`
+    in the other rows (SAM decoding, Hu et al. 2024, arXiv 2411.10666, §3.3, by matching tokens;
     the hybrid of suffix decoding, Oliaro et al. 2024, arXiv 2411.04975, §4, by the score).
 
-    It is chosen before anything is drawn, by the text alone, so every row has the law of the drafter that it got. Where
-    `first` has all rows, the other one is not asked. It learns from those rounds too, and what its models were not fed
-    in the meantime is fed when it drafts again: that is part of its time. Where rows differ, both draft; chains are one
-    chain then, and trees stand side by side. ValueError for a drafter that learns from a verdict on its own draft.
+    The choice is made before anything is drawn, from the sequence alone, so every row has its drafter's distribution.
+    If `first` serves all rows, the other one does not draft. It still learns from those rounds; tokens that its
+    models missed are fed when it drafts again, as part of its time. If rows differ, both draft; chains then become
+    one chain, and trees become siblings. ValueError for a drafter that learns from a verdict on its own draft.
     """
 
     first: Finder
@@ -40,7 +40,7 @@ class Select:
     clock: Laps = field(default_factory=NullClock, compare=False)
     static: ClassVar[bool] = False
     adapts: ClassVar[str] = ""
-    # up to which place every row's text was fed to the models of `otherwise` at least, as it is today
+    # the position up to which every current sequence was fed to the models of `otherwise`
     _known: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
     _settled: bool = field(default=False, init=False, repr=False, compare=False)  # its draft was judged alone
 
@@ -97,7 +97,7 @@ class Select:
         self._forget_from([end - lag for end in ends])
         found, score = self.first.find(context, budget)
         taken = score >= self.least
-        self.clock.lap("found", taken)  # what the first token of a model takes is counted from here
+        self.clock.lap("found", taken)  # the first lap of a model starts here
         choices = {one for one, running in zip(taken.tolist(), live, strict=True) if running}
         if choices == {True}:
             return found
@@ -105,18 +105,18 @@ class Select:
         most = 1 << (max(behind, default=lag) - 1).bit_length()  # fed again, in passes of few shapes
         own = self.otherwise.propose(context, budget, rng, most)
         alone = True not in choices
-        if own.tree.size:  # else nothing was fed
+        if own.tree.size:  # otherwise nothing was fed
             self._known, self._settled = ends, alone
         return own if alone else self._both(found, own, taken)
 
     def _forget_from(self, places: list[int]) -> None:
-        """Before a round: from these places on a text may be another one than when a model was fed it."""
+        """Before a round: from these positions on a sequence may differ from the one that a model was fed."""
         before = [place - 1 for place in places]
         self._known = before if self._settled else [min(*both) for both in zip(self._known, before, strict=True)]
         self._settled = False
 
     def _both(self, found: Draft, own: Draft, taken: Tensor) -> Draft:
-        """One draft, of which every row has the one that it has taken."""
+        """One draft, in which every row has the one that it chose."""
         two = [within(found, taken), within(own, ~taken)]
         levels = torch.where(taken, found.levels, own.levels)
         if self.branches:
@@ -138,5 +138,5 @@ class Select:
 
 
 def within(draft: Draft, rows: Tensor) -> Draft:
-    """The draft in the rows [B] bool alone; in the others there is nothing of it."""
+    """The draft in the rows [B] bool only; the others have no nodes of it."""
     return replace(draft, valid=draft.there & rows.unsqueeze(1))

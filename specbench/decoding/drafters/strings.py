@@ -1,7 +1,7 @@
-"""A drafter with another tokenizer: what it drafts is text, which is written anew in the target's tokens.
+"""A drafter with another tokenizer: its draft is text, which is re-tokenised with the target's tokenizer.
 
-String-level exact match (Timor et al. 2025, arXiv 2502.05202, algorithm
-2; universal assisted decoding). The host does that in every round.
+String-level exact match (Timor et al. 2025, arXiv 2502.05202, algorithm 2; universal assisted
+decoding). The host does that in every round.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,16 +26,16 @@ from specbench.decoding.types import STEP, Context, Draft, Verdict
 from specbench.errors import UsageError
 from specbench.metrics import RoundCounts
 
-LAG = 1  # so many tokens before the last are fed again at least, so that passes have few shapes
+LAG = 1  # minimum number of tokens before the last that are fed again, so that passes have few shapes
 
 
 @dataclass
 class Strings(Wrapper):
-    """Chains and trees of `drafter`, which drafts in tokens of its own, in the target's tokens: point masses.
+    """Chains and trees of `drafter`, which uses its own tokens, re-tokenised for the target: point masses.
 
-    The rule is exact whatever the texts turn into: what stands in the tree is drafted for certain, and accepted
-    with the target's own chance of it. Every path of a tree from the root to a leaf is a text, written anew by
-    itself; what two of them begin with is there once. `limit`: how many tokens the draft's model can read.
+    The rule is exact however the texts are tokenised: a node of the tree is a deterministic proposal,
+    accepted with the target's own probability of it. Every path of a tree from the root to a leaf is a text,
+    re-tokenised separately; common beginnings are merged. `limit`: the maximum context of the draft's model.
     """
 
     drafter: Drafter
@@ -46,8 +46,8 @@ class Strings(Wrapper):
     adapts: ClassVar[str] = ""
     carries: ClassVar[None] = None
     _readings: list[Reading] = field(default_factory=list, init=False, repr=False, compare=False)
-    _fed: list[list[int]] = field(default_factory=list, init=False, repr=False, compare=False)  # what its cache holds
-    _text: Tensor = field(init=False, repr=False, compare=False)  # [B, L'] the texts in its tokens
+    _fed: list[list[int]] = field(default_factory=list, init=False, repr=False, compare=False)  # contents of its cache
+    _text: Tensor = field(init=False, repr=False, compare=False)  # [B, L'] the sequences in its tokens
 
     def __post_init__(self) -> None:
         name = f"{type(self.drafter).__name__} has another tokenizer than the target, whose tokens are judged"
@@ -82,13 +82,13 @@ class Strings(Wrapper):
         draft = self.drafter.propose(self._own(context), self.depth, rng, max(behind, LAG))
         if not draft.tree.size:
             return Draft.empty(context)
-        # Of a tree nobody says which path was accepted, in the tokens of its model: it reads that path again.
+        # The accepted path of a tree is unknown in the model's own tokens: it reads that path again.
         chains = [[] if self.branches else drafted[:-1] for drafted in draft.tree.ids.tolist()]
         self._fed = [ids + drafted for ids, drafted in zip(said, chains, strict=True)]
         return self._written(context, draft, most)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        return  # what it drafted is compared with the text when it drafts again
+        return  # the next draft compares its tokens with the sequence
 
     def select(self, rows: Tensor) -> None:
         order: list[int] = rows.tolist()
@@ -99,14 +99,14 @@ class Strings(Wrapper):
 
     @property
     def _places(self) -> int:
-        """How many tokens of a text the draft's model is given at most: what it drafts comes after them."""
+        """The maximum number of tokens given to the draft's model: its draft follows them."""
         return int(self._text.shape[1]) - self.room - 1
 
     def _said(self, reading: Reading) -> list[int]:
         return reading.ids[: self._places]
 
     def _own(self, context: Context) -> Context:
-        """The texts as the draft's model has them."""
+        """The sequences in the draft model's tokens."""
         said = [self._said(reading) for reading in self._readings]
         for row, ids in enumerate(said):
             self._text[row, : len(ids)] = torch.tensor(ids, device=self._text.device)
@@ -114,11 +114,11 @@ class Strings(Wrapper):
         places = int(self._text.shape[1])
         reach = min(-(-(max(map(len, said)) + self.room + 1) // STEP) * STEP, places)
         last = torch.full_like(pos, min(places, self.limit) - 1)
-        ends = context.eos[:0]  # it has others, and drafts on
+        ends = context.eos[:0]  # its end tokens differ: it continues to draft
         return replace(context, seq=self._text, pos=pos, last=last, eos=ends, reach=reach, tight=False)
 
     def _written(self, context: Context, draft: Draft, most: int) -> Draft:
-        """A draft in the target's tokens, of at most so many levels, and as many nodes as there is room for."""
+        """A draft in the target's tokens, of at most `most` levels, and as many nodes as fit."""
         tries = [trie([text[:most] for text in texts], self.room) for texts in self._texts(context, draft)]
         places, parents = merged_tries(tries, self.room)
         if not places:
@@ -130,8 +130,8 @@ class Strings(Wrapper):
         return Draft(tree, None, there & usable, drafted=tree.deepest(there))
 
     def _texts(self, context: Context, draft: Draft) -> Iterator[list[list[int]]]:
-        """What every row drafts, each path of its tree as a text in the target's tokens.
-        A text that has outgrown its places, and a row that has ended, gets none."""
+        """The drafts of every row, each path of its tree as a sequence of the target's tokens.
+        A sequence without free slots, and a row that has ended, gets none."""
         drafted, live, parents = draft.tree.ids.tolist(), context.live.tolist(), draft.tree.parents
         for reading, ids, there, alive in zip(self._readings, drafted, draft.there.tolist(), live, strict=True):
             paths = leaves(parents, there) if alive and len(reading.ids) <= self._places else []
@@ -145,17 +145,17 @@ def committed(context: Context) -> list[list[int]]:
 
 
 # --- recited ----------------------------------------------------------------------------------------------------------
-# A text in the place of a target: what a drafter that looks tokens up would have made of a text that is there
-# already. Such a drafter drafts by the text alone, each token x a point mass, which is accepted with p(x): as
-# likely as the target's own next token is x. So rounds whose drafts are accepted where a text of the target goes
-# on like them have the law of the rounds in which it would have been emitted, and need no pass of any network.
+# A text in place of a target: the rounds in which a lookup drafter would have produced a given text. Such a
+# drafter depends on the sequence alone, each token x is a point mass, accepted with p(x): as likely as the
+# target's own next token is x. So rounds in which drafts are accepted wherever they match a text of the target
+# have the distribution of the rounds in which it would have been emitted, without a pass of any network.
 
 CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, eq=False)
 class Recited(Cacheless):
-    """A model that gives every token of `text` [L] with certainty, whatever is drafted; `width` is V."""
+    """A model that predicts every token of `text` [L] with certainty, whatever is drafted; `width` is V."""
 
     text: Tensor
     width: int
@@ -177,20 +177,20 @@ class Recited(Cacheless):
 
 @cache
 def looks_up(method: str) -> bool:
-    """Whether all that a method drafts follows from the text alone."""
+    """Whether all drafts of a method depend on the sequence alone."""
     if not needs(method) <= {"target"}:
         return False
     try:
         built = build(method, {"target": Recited(torch.zeros(1, dtype=torch.long), 1)}, k=1)
-    except UsageError:  # it asks more of its target than a text can tell
+    except UsageError:  # it needs more of its target than a text
         return False
     return isinstance(built.drafter, PromptLookup | Suffix)
 
 
 def rounds_over(method: str, k: int, prompt: Sequence[int], tokens: Sequence[int]) -> tuple[RoundCounts, ...]:
     """The rounds in which a method that `looks_up` would have emitted these tokens after a prompt."""
-    known, ids = torch.unique(torch.tensor([*prompt, *tokens]), return_inverse=True)  # rows as narrow as can be
+    known, ids = torch.unique(torch.tensor([*prompt, *tokens]), return_inverse=True)  # rows as narrow as possible
     built = build(method, {"target": Recited(ids, len(known))}, k)
-    source = seeded([0], CPU, certain=True)  # nothing is left to chance
+    source = seeded([0], CPU, certain=True)  # deterministic
     (trace,) = decode(built, [ids[: len(prompt)].tolist()], new=len(tokens), eos=(), rng=source, device=CPU)
     return trace.rounds

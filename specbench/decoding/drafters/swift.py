@@ -1,4 +1,4 @@
-"""SWIFT: the judging model drafts without some of its sub-layers, and which these are is searched while it decodes."""
+"""SWIFT: the judging model drafts without some of its sub-layers, and a search during decoding chooses them."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -16,20 +16,20 @@ from specbench.decoding.tokens import ROOT
 from specbench.decoding.types import Context, Draft, Verdict
 
 # --- skip sets --------------------------------------------------------------------------------------------------------
-# The search for a set of sub-layers to leave out: at random, and now and then where a model of the scores hopes
-# most. Its draws are its own: no token depends on them but through the drafts, whose q is what they were drawn from.
+# The search for a set of sub-layers to skip: random search with occasional Bayesian-optimisation steps. Its draws are
+# separate: a token depends on them only through the drafts, and their q is the distribution they were drawn from.
 
 Units = frozenset[int]
-MODELLED, CANDIDATES, BLUR, NOISE = 64, 128, 0.2, 1e-2  # newest sets that are modelled, sets to choose of, and kernel
+MODELLED, CANDIDATES, BLUR, NOISE = 64, 128, 0.2, 1e-2  # newest sets in the model, sets to choose from, and kernel
 
 
 @dataclass
 class Search:
-    """Sets of `size` of so many `units`, scored one after the other; `best` is the set to draft with.
+    """Sets of `size` of `units` sub-layers, scored one after the other; `best` is the set to draft with.
 
-    It begins with a set that is spread evenly, and ends with a score above `enough`, after `patience` sets
-    in a row that were no better than the best, or after `most` sets. Every `every`-th set is the one of
-    some random ones whose score may be the greatest by a Gaussian process over those seen (0: none is).
+    It begins with an evenly spread set, and ends with a score above `enough`, after `patience` sets
+    in a row without improvement, or after `most` sets. Every `every`-th set is the random candidate
+    with the highest upper confidence bound of a Gaussian process over the scored sets (0: never).
     """
 
     units: int
@@ -53,7 +53,7 @@ class Search:
         return enough or not 0 < self.size < self.units
 
     def propose(self) -> Units:
-        """The next set to be scored; the one that it begins with is the first."""
+        """The next set to score; the first is the initial one."""
         if not self.scores:
             return self.best
         if self.every and len(self.scores) % self.every == 0:
@@ -61,7 +61,7 @@ class Search:
         return self._any()
 
     def note(self, units: Collection[int], score: float) -> None:
-        """A set was scored: it is the best one if it is better than that."""
+        """Record the score of a set; it becomes the best one if it is better."""
         self.scores.append((frozenset(units), score))
         better = score > self.score
         self._since = 0 if better else self._since + 1
@@ -72,7 +72,7 @@ class Search:
         return frozenset(self._random.sample(range(self.units), self.size))
 
     def _hoped(self) -> Units:
-        """Of some random sets the one with the greatest upper bound of its score (mean and a standard deviation)."""
+        """The random candidate with the greatest upper confidence bound (mean and a standard deviation)."""
         some = [self._any() for _ in range(CANDIDATES)]
         seen, found = zip(*self.scores[-MODELLED:], strict=True)
         known, new, y = self._coded(seen), self._coded(some), torch.tensor(found, dtype=torch.float64)
@@ -86,38 +86,38 @@ class Search:
         return torch.tensor([[unit in one for unit in range(self.units)] for one in sets], dtype=torch.float64)
 
     def _kernel(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """By how many units two sets differ."""
+        """The kernel, from the number of units in which two sets differ."""
         return torch.exp(-torch.cdist(a, b, p=1) / (BLUR * self.units))
 
 
 # --- skipping ---------------------------------------------------------------------------------------------------------
-# Leaving out sub-layers of the model that judges, for drafters that draft with what is left of it.
+# Skipping sub-layers of the judging model, for drafters that draft with the remaining ones.
 
 
 class Skippable(Model, Protocol):
-    """A model some parts of which can be left out."""
+    """A model in which some sub-layers can be skipped."""
 
     def skipping(self) -> "Skipping":
-        """What is left of it, on its own cache.
+        """The model with skipped sub-layers, on its own cache.
 
-        UsageError for a model whose parts cannot be told.
+        UsageError for a model whose sub-layers are unknown.
         """
 
 
 class Skipping(Model, Protocol):
-    """A model without some of its sub-layers, which reads what the whole one has kept of the
-    text, and writes nothing there that the whole one does not write anew before anybody reads it."""
+    """A model without some of its sub-layers. It reads the full model's cache, and writes only
+    entries that the full model overwrites before they are read."""
 
     @property
     def units(self) -> int:
-        """How many sub-layers may be left out; they have the numbers from 0 on."""
+        """The number of sub-layers that may be skipped; they are numbered from 0."""
 
     def skip(self, units: Collection[int]) -> None:
-        """Leave out these, and no others, from now on."""
+        """Skip these sub-layers, and no others, from now on."""
 
     def guesses(self, context: Context, places: Tensor) -> Tensor:
-        """[B, m] the most probable token after the committed tokens at places [B, m], all
-        before the last one, by one pass over them; what is kept of the text stays as it is."""
+        """[B, m] the most probable token after the committed tokens at positions [B, m], all
+        before the last one, by one pass over them; the cache of the sequence is not changed."""
 
 
 # --- swift ------------------------------------------------------------------------------------------------------------
@@ -127,14 +127,14 @@ UNKNOWN = -1
 
 @dataclass
 class Swift(Wrapper):
-    """`drafter` with the model that judges, less a `share` of its sub-layers, on the cache of the whole one (Xia et al.
-    2024, arXiv 2410.06916, §4). Attention and MLP of every layer but the first and the last are sub-layers.
+    """`drafter` with the judging model, less a `share` of its sub-layers, on that model's cache (Xia et al. 2024,
+    arXiv 2410.06916, §4). The sub-layers are attention and MLP of every layer but the first and the last.
 
-    After every round one set is scored: the share of the last `window` tokens at which what is left finds the same
-    token most probable as the whole model did, by one pass. That is in the time of the round. How the search goes
-    on and ends (`enough`, `patience`, `most`, `every`) is said in `Search`. Of several rows one set serves all.
+    Every round scores one set: the share of the last `window` tokens for which the reduced and the
+    full model agree on the most probable token, by one pass. Its time counts in the round. `Search`
+    describes the search and its end (`enough`, `patience`, `most`, `every`). One set serves all rows.
 
-    carry: the search goes on from text to text; else every text begins it anew.
+    carry: the search continues from text to text; otherwise every text restarts it.
     """
 
     drafter: Apprentice
@@ -146,11 +146,11 @@ class Swift(Wrapper):
     most: int = 1000
     every: int = 25
     carry: bool = False
-    static: ClassVar[bool] = False  # which sub-layers are left out changes from round to round
+    static: ClassVar[bool] = False  # the skipped sub-layers change from round to round
     remarks: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
     search: Search | None = field(default=None, init=False, repr=False, compare=False)
     _own: tuple[Apprentice, Skipping] | None = field(default=None, init=False, repr=False, compare=False)
-    # [B, L + 1] the most probable token after every place, by the whole model; the last column is spare
+    # [B, L + 1] the full model's most probable token after every position; the last column is a dummy
     _right: Tensor | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -197,14 +197,14 @@ class Swift(Wrapper):
         self._ready()[0].select(rows)
 
     def ended(self, context: Context, rows: Sequence[int]) -> None:
-        return  # what was found stays
+        return  # the search result stays
 
     def forget(self) -> None:
         if self.search is not None:
             self._begin()
 
     def _note(self, start: Tensor, p: Tensor, verdict: Verdict) -> None:
-        """Keep what the whole model found most probable along the accepted path."""
+        """Keep the full model's most probable tokens along the accepted path."""
         assert self._right is not None
         rows = torch.cat([torch.zeros_like(start).unsqueeze(1), verdict.path.clamp_min(ROOT) + 1], 1)
         level = torch.arange(rows.shape[1], device=start.device)
@@ -228,15 +228,14 @@ class Swift(Wrapper):
         skipping.skip(search.best)
 
     def _begin(self) -> None:
-        """Begin the search anew."""
+        """Restart the search."""
         _, skipping = self._ready()
         size = min(max(1, round(self.share * skipping.units)), skipping.units)
         self.search = Search(skipping.units, size, self.enough, self.patience, self.most, self.every)
         skipping.skip(self.search.best)
 
     def _ready(self) -> tuple[Apprentice, Skipping]:
-        """The drafter on what is left of the model, which is made
-        when it is first used: no form of a method has weights."""
+        """The drafter on the reduced model, created at first use: forms of methods have no weights."""
         if self._own is None:
             skipping = self.judge.skipping()
             self._own = self.drafter.drawing_from(skipping), skipping

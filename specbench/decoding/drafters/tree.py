@@ -17,18 +17,18 @@ from specbench.decoding.tokens import ROOT, Level, Parent, TokenTree, constant, 
 from specbench.decoding.types import Context, Draft, Verdict
 
 # --- branching --------------------------------------------------------------------------------------------------------
-# The ways in which a node of a tree gets its children.
+# The ways to choose the children of a tree's node.
 
-Children = tuple[Tensor, Tensor | None, Tensor]  # ids [B, m, w], what they were drawn from [B, m, w, V], which exist
+Children = tuple[Tensor, Tensor | None, Tensor]  # ids [B, m, w], their distributions [B, m, w, V], mask
 
 
 class Branching(Protocol):
-    """How the children of a node are chosen."""
+    """The rule that chooses the children of a node."""
 
     drawn: ClassVar[bool]
 
     def children(self, rows: Tensor, width: int, rng: Source) -> Children:
-        """`width` children for each of m nodes, from rows [B, m, V]: scores where nothing is drawn."""
+        """`width` children for each of m nodes, from rows [B, m, V]: scores if nothing is drawn."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Top:
 @dataclass(frozen=True)
 class Independent:
     """Independent draws; a token that is drawn twice is two children (SpecInfer, Miao et al.
-    2023, Alg. 2): merged into one they would be tested too seldom, which biases what is emitted."""
+    2023, Alg. 2): merged into one they would be tested too seldom, which biases the output."""
 
     drawn: ClassVar[bool] = True
 
@@ -60,8 +60,8 @@ class Independent:
 
 @dataclass(frozen=True)
 class Distinct:
-    """Draws without replacement: each from what the earlier ones left, renormalised
-    (Sequoia, Chen et al. 2024, Alg. 2). Where nothing is left there is no further child."""
+    """Draws without replacement: each from the renormalised rest of the earlier ones (Sequoia,
+    Chen et al. 2024, Alg. 2). If the rest is empty there is no further child."""
 
     drawn: ClassVar[bool] = True
 
@@ -93,7 +93,7 @@ class Grown(Draft):
 
 
 class Shaped:
-    """What is declared of trees of one shape: node i hangs on node parents[i], or on the last committed token (-1)."""
+    """The declarations of trees of one shape: the parent of node i is parents[i], or the last committed token (-1)."""
 
     parents: Sequence[Parent]
 
@@ -111,7 +111,7 @@ class Shaped:
 
 
 class FromModel(Unlearned):
-    """What a drafter of trees does whose only state is the cache of the model that it draws from."""
+    """The methods of a tree drafter whose only state is the cache of its model."""
 
     model: Model
 
@@ -122,10 +122,10 @@ class FromModel(Unlearned):
         self.model.admit(context, row)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        """Keep what was accepted in the cache. Of a path the model was fed all
-        nodes but perhaps the last, which the next round feeds again (`lag`)."""
+        """Keep the accepted path in the cache. The model was fed all nodes of a path but
+        perhaps the last, which the next round feeds again (`lag`)."""
         if isinstance(draft, Grown):
-            path = constant((*draft.as_fed, -1), start.device)[verdict.path]  # after its end it is -1, the last place
+            path = constant((*draft.as_fed, -1), start.device)[verdict.path]  # -1 after its end: the last entry
             self.model.settle(start, draft.fed, replace(verdict, path=path))
 
     def select(self, rows: Tensor) -> None:
@@ -133,7 +133,7 @@ class FromModel(Unlearned):
 
 
 class LevelByLevel(FromModel):
-    """A tree whose shape is known before: every level is one pass over those nodes that have children."""
+    """A tree of known shape: every level is one pass over those nodes that have children."""
 
     branching: Branching
 
@@ -157,10 +157,9 @@ class LevelByLevel(FromModel):
 
 @dataclass(frozen=True)
 class Planned(LevelByLevel, Shaped):
-    """A tree of a given shape (Sequoia, Chen et al. 2024): node i hangs on node parents[i], which comes before it,
-    or on the last committed token (-1). Every level is one pass of the model over those nodes that have children;
-    a node with n children takes the first n of its branching, in the order in which they stand in the list.
-    """
+    """A tree of a given shape (Sequoia, Chen et al. 2024): the parent of node i is parents[i], which comes
+    before it, or the last committed token (-1). Every level is one pass of the model over those nodes that
+    have children; a node with n children takes the first n of its branching, in the order of the list."""
 
     model: Model
     parents: Sequence[Parent]
@@ -181,8 +180,8 @@ class Planned(LevelByLevel, Shaped):
 
 @dataclass(frozen=True)
 class Expand(LevelByLevel):
-    """A tree of depth k: a node of level l has widths[l] children, one where there
-    are fewer widths (SpecInfer's expansion ⟨k₁ … k_m⟩, Miao et al. 2023, §3)."""
+    """A tree of depth k: a node of level l has widths[l] children, or one if the list is
+    shorter (SpecInfer's expansion ⟨k₁ … k_m⟩, Miao et al. 2023, §3)."""
 
     model: Model
     k: int
@@ -211,7 +210,7 @@ class Expand(LevelByLevel):
 
     @property
     def each(self) -> tuple[int, ...]:
-        """How many children a node of each level has; the root's comes first."""
+        """The number of children of a node by level, beginning with the root."""
         return (*self.widths, *[1] * self.k)[: self.k]
 
     def drawing_from(self, model: Model) -> "Expand":
@@ -230,7 +229,7 @@ def expansion(widths: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def grow(model: Model, branching: Branching, plan: Sequence[Level], context: Context, rng: Source, lag: int) -> Draft:
-    """A tree as planned, every level one pass; `lag` committed tokens before the last may be new to the model."""
+    """Draft a planned tree, every level in one pass; `lag` committed tokens before the last may be new to the model."""
     if not plan:
         return Draft.empty(context)
     fed = TokenTree.chain(context.seq.new_zeros((context.rows, 0)))
@@ -257,7 +256,7 @@ def grow(model: Model, branching: Branching, plan: Sequence[Level], context: Con
 
 
 def offspring(branching: Branching, level: Level, rows: Tensor, exists: Tensor, rng: Source) -> Children:
-    """The nodes of a level from the rows [B, m, V] of the nodes above, some of which not all rows have [B, m]."""
+    """The nodes of a level from the rows [B, m, V] of the nodes above, which some rows may lack [B, m]."""
     ids: list[Tensor] = []
     drawn_from: list[Tensor] = []
     exist: list[Tensor] = []

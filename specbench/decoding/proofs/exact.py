@@ -1,6 +1,6 @@
-"""Distributions of sequences, exactly: by enumeration of all that production code may do, and by the target alone.
+"""Exact distributions of sequences: by enumeration of all outcomes of production code, and by the target alone.
 
-Prefixes are numbered as in `tables`, so all sequences of one length lie side by side, in front of all longer ones.
+Prefixes are numbered as in `tables`, so all sequences of one length are contiguous, before all longer ones.
 """
 
 import math
@@ -34,16 +34,16 @@ from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection
 
 # --- enumeration ------------------------------------------------------------------------------------------------------
-# A source of randomness that enumerates: the code of production runs on every outcome that its draws can
-# have. Every possible combination of outcomes becomes a row of one batch. The code runs up to its first draw,
-# the rows are spread over what that draw may give, and the code runs again, now up to its second draw; so it
-# goes on until a run finds all its outcomes in the script. Outcomes of probability 0 never become rows.
+# A source of randomness that enumerates: production code runs on every possible outcome of its draws.
+# Every combination of outcomes becomes a row of one batch. The code runs up to its first draw, the rows
+# are multiplied by the outcomes of that draw, and the code runs again, up to its second draw; this
+# repeats until a run finds all its outcomes in the script. Outcomes of probability 0 never become rows.
 
 T = TypeVar("T")
 
 
 class Branch(Exception):  # noqa: N818 - nothing went wrong: the script has ended
-    """The chances [B, m, n] of the n outcomes of the next m elementary draws of every row."""
+    """The probabilities [B, m, n] of the n outcomes of the next m elementary draws of every row."""
 
     def __init__(self, chances: Tensor) -> None:
         super().__init__(f"a draw that the script does not have: chances {tuple(chances.shape)}")
@@ -51,7 +51,7 @@ class Branch(Exception):  # noqa: N818 - nothing went wrong: the script has ende
 
 
 class OutcomeSource:
-    """A source that is given an outcome for every draw: `_next` finds it, for chances [..., outcomes] of any shape."""
+    """A source with a given outcome for every draw: `_next` gives it, for chances [..., outcomes] of any shape."""
 
     def bernoulli(self, probs: Tensor, stream: Stream) -> Tensor:
         chance = probs.double().clamp(0, 1)
@@ -65,7 +65,7 @@ class OutcomeSource:
 
 
 class Scripted(OutcomeSource):
-    """Plays back the outcomes of a script, one tensor [B, m] per call; raises Branch where the script ends."""
+    """Plays back the outcomes of a script, one tensor [B, m] per call; raises Branch at the end of the script."""
 
     def __init__(self, script: list[Tensor]) -> None:
         self._script = script
@@ -80,7 +80,7 @@ class Scripted(OutcomeSource):
 
 
 def spread(chances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """All possible outcomes of draws with chances [B, m, n]: the row of each [B'], outcomes [B', m], chance [B']."""
+    """All outcomes of draws with probabilities [B, m, n]: the row of each [B'], outcomes [B', m], probability [B']."""
     row = torch.arange(chances.shape[0])
     outcomes, weight = row.new_zeros((len(row), 0)), chances.new_ones(len(row))
     for draw in range(chances.shape[1]):
@@ -94,9 +94,9 @@ def spread(chances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def enumerate_outcomes(run: Callable[[Tensor, Source], T], rows: int = 1) -> tuple[T, Tensor, Tensor]:
     """Run `run(origin, source)` on all possible combinations of outcomes of its draws.
 
-    `run` gets origin [B'], the original row (of `rows`) of every row it must work on, and must build its state from it.
-    Returns (what run returned, weight [B'], origin [B']): weight is the probability of the row's combination given its
-    origin.
+    `run` gets origin [B'], the original row (of `rows`) of every row it must work on, and must
+    build its state from it. Returns (result of run, weight [B'], origin [B']): weight is the
+    probability of the row's combination given its origin.
     """
     origin, weight = torch.arange(rows), torch.ones(rows, dtype=torch.float64)
     script: list[Tensor] = []
@@ -114,9 +114,9 @@ def enumerate_outcomes(run: Callable[[Tensor, Source], T], rows: int = 1) -> tup
 
 
 def replay_outcomes(run: Callable[[Source], T]) -> list[tuple[T, float]]:
-    """Run `run(source)` anew for every combination of outcomes of all its rows together, and give each its probability.
+    """Run `run(source)` for every combination of outcomes of all its rows; return each result with its probability.
 
-    Slow, but the batch is the batch of production: rows side by side, each with its own outcome.
+    This is slow, but the batch is that of production: several rows, each with its own outcome.
     """
     found: list[tuple[T, float]] = []
     todo: list[tuple[list[Tensor], float]] = [([], 1.0)]
@@ -141,19 +141,19 @@ ENUMERABLE = 50_000  # outcomes of one round
 
 
 def levels_left(context: Context) -> int:
-    """How many tokens the longest live row may still emit; 0 when all have ended. NonFiniteError as in a decode."""
+    """The tokens that the longest live row may still emit; 0 when all have ended. NonFiniteError as in decode."""
     left, _ = read_rows(state(context))
     return max(left)
 
 
 def outcomes_of(drafter: Drafter, vocab: int) -> int:
-    """In how many ways a round may go on: every node is drawn from the vocabulary or found, and accepted or not."""
+    """The number of outcomes of a round: every node is drawn from the vocabulary or found, and accepted or not."""
     return int(((2 * vocab) if drafter.drawn else 2) ** drafter.room)
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Every outcome of one round: the context after it, what the round saw, its probability and its original row."""
+    """Every outcome of one round: the context after it, its step, its probability and its original row."""
 
     context: Context
     step: Step
@@ -165,7 +165,7 @@ class Outcomes:
         return self.weight @ values.double()
 
     def mass(self, vocab: int, end: int, row: int = 0) -> Tensor:
-        """Where the probability of an original row lies after the round: [prefixes of at most `end` tokens]."""
+        """The distribution of an original row after the round: [prefixes of at most `end` tokens]."""
         mass = torch.zeros(nodes(vocab, end), dtype=torch.float64)
         return mass.index_add_(0, numbers(self.context, vocab, len(mass)), self.weight * (self.origin == row))
 
@@ -173,7 +173,7 @@ class Outcomes:
 def one_round(
     method: Speculate, prompts: Sequence[Sequence[int]], end: int, eos: Sequence[int] = (), budget: int | None = None
 ) -> Outcomes:
-    """One round after every prompt, all outcomes of it; a sequence has at most `end` tokens."""
+    """One round after every prompt, with all its outcomes; a sequence has at most `end` tokens."""
 
     def run(origin: Tensor, source: Source) -> tuple[Context, Step]:
         context = begin(prompts, end, method.drafter.room, eos, CPU).select(origin)
@@ -183,15 +183,15 @@ def one_round(
         return context, method.advance(context, levels, source)
 
     (context, step), weight, origin = enumerate_outcomes(run, len(prompts))
-    method.ended(context, range(context.rows))  # what learns may be another drafter in the next round
+    method.ended(context, range(context.rows))  # a learning drafter may change for the next round
     return Outcomes(context, step, weight, origin)
 
 
 def carried_on(mass: Tensor, target: Tensor, end: int, fresh: int, eos: Sequence[int] = ()) -> Tensor:
-    """The distribution of finished sequences where every unfinished prefix goes on with the target's rows.
+    """The distribution of finished sequences if every unfinished prefix continues with the target's rows.
 
-    mass [prefixes of at most `end` tokens]; a prefix is finished at
-    `end` tokens or, after its first `fresh` tokens, with an end token.
+    mass [prefixes of at most `end` tokens]; a prefix is finished at `end` tokens or, after its
+    first `fresh` tokens, with an end token.
     """
     mass, vocab = mass.clone(), target.shape[1]
     for length in range(end):
@@ -205,7 +205,7 @@ def carried_on(mass: Tensor, target: Tensor, end: int, fresh: int, eos: Sequence
 
 
 def autoregressive(target: Tensor, prompt: Sequence[int], new: int, eos: Sequence[int] = ()) -> Tensor:
-    """The distribution of `new` tokens of the target itself, by multiplication alone."""
+    """The target's own distribution of `new` tokens, by multiplication alone."""
     mass = target.new_zeros(nodes(target.shape[1], len(prompt) + new))
     mass[number_of(prompt, target.shape[1])] = 1
     return carried_on(mass, target, len(prompt) + new, len(prompt), eos)
@@ -239,7 +239,7 @@ def sequence_law(
 ) -> Tensor:
     """The distribution of whole sequences, round after round, states with the same tokens merged.
 
-    Rounds are those of sequences decoded alone; `together`, sequences of all lengths share their rounds.
+    By default sequences are decoded alone; with `together`, sequences of all lengths share their rounds.
     """
     end = len(prompt) + new
     live = torch.zeros(nodes(vocab, end), dtype=torch.float64)
@@ -261,32 +261,32 @@ def sequence_law(
 
 
 def error(law: Tensor, target: Tensor) -> float:
-    """Greatest absolute difference; infinite where a number is none, or has weight where the target has none."""
+    """Greatest absolute difference; infinite if a number is NaN, or has weight where the target has none."""
     if law[target == 0].any() or not law.isfinite().all():
         return torch.inf
     return (law - target).abs().max().item()
 
 
 # --- methods ----------------------------------------------------------------------------------------------------------
-# Method files proven: every outcome that a method can have over small table models, against
-# its target alone. A proof is of the code that runs here and now, the very parts that
-# decode with real models; what it cannot see is a wrong cache, because tables have none.
+# Proofs of method files: all outcomes of a method over small table models, compared with its
+# target alone. A proof covers the code that runs here and now, the same parts that decode with
+# real models; it cannot detect a wrong cache, because tables have none.
 
-LENGTH = 4  # tokens of whole sequences; tables hold a row for every prefix of so many
+LENGTH = 4  # tokens of whole sequences; tables have a row for every prefix of this length
 SIZES = ((2, 1), (2, 2), (2, 3), (3, 1), (3, 2))  # (width of the vocabulary, K)
 ENDS: tuple[tuple[int, ...], ...] = ((), (1,))  # without an end token, and with one
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The worst error of any probability of a joint outcome; sizes: how many (vocabulary, K) were enumerated."""
+    """The worst error of any probability of a joint outcome; sizes: the number of (vocabulary, K) enumerated."""
 
     error: float
     sizes: int
 
 
 def table_models(name: str, seed: int, vocab: int, length: int = LENGTH) -> dict[str, TableModel]:
-    """A table for every model that a method file mentions; the target is called target."""
+    """A table for every model in a method file; the target is called target."""
     p, q = random_pair(seed, vocab, length)
     others = sorted(needs(name) - {"target"})
     tables = {other: q.roll(row, 0) for row, other in enumerate(others)}
@@ -302,8 +302,8 @@ def affordable(name: str, vocab: int, k: int) -> bool:
 
 
 def method_error(name: str, vocab: int, k: int, eos: tuple[int, ...]) -> float:
-    """The worst error over all kinds of pairs: of whole sequences over several rounds;
-    of a tree, which has too many outcomes for that, of all tokens of one round."""
+    """The worst error over all kinds of pairs: of whole sequences over several rounds; for a
+    tree, which has too many outcomes for that, of all tokens of one round."""
     found = []
     for seed in range(len(KINDS)):
         models = table_models(name, seed, vocab)
@@ -316,20 +316,20 @@ def method_error(name: str, vocab: int, k: int, eos: tuple[int, ...]) -> float:
 
 
 def prove(name: str, sizes: Iterable[tuple[int, int]] = SIZES) -> Proof:
-    """A method file, shipped or one's own, at every size that can be enumerated; UsageError if it is wrong."""
+    """The proof of a method file, shipped or not, at every size that can be enumerated; UsageError if invalid."""
     chosen = [(vocab, k) for vocab, k in sizes if affordable(name, vocab, k)]
     errors = [method_error(name, vocab, k, eos) for vocab, k in chosen for eos in ENDS]
     return Proof(max(errors, default=float("nan")), len(chosen))
 
 
 def said_lossless(name: str) -> bool:
-    """What a method file says of itself."""
+    """The claim of a method file to be lossless."""
     return bool(read_method(name)["lossless"])
 
 
 @dataclass(frozen=True, eq=False)
 class Misreporting(TableModel):
-    """A draft that draws from its table and says that it drew from another one."""
+    """A draft that draws from its table and reports another one as q."""
 
     def sample(
         self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
@@ -339,7 +339,7 @@ class Misreporting(TableModel):
 
 
 def control_error(vocab: int = 3, k: int = 2) -> float:
-    """The error of a method that is broken on purpose: a proof that does not see it proves nothing."""
+    """The error of a deliberately broken method: a proof that misses it proves nothing."""
     p, q = random_pair(KINDS.index("dense"), vocab, LENGTH)
     broken = Speculate(ModelDrafter(Misreporting(q), k), TableModel(p), Rejection())
     return sequence_error(broken, p, LENGTH)

@@ -1,4 +1,4 @@
-"""Models whose distributions stand in a table, and random pairs of them: small enough to enumerate what they can emit.
+"""Models with distributions in a table, and random pairs of them: small enough to enumerate all their outputs.
 
 Prefixes are numbered like the nodes of a V-ary heap: the empty one is 0, prefix i followed by token x is V·i + 1 + x.
 """
@@ -22,7 +22,7 @@ KINDS = ("dense", "zeros", "points", "equal", "close", "disjoint", "tiny", "flat
 
 
 def nodes(vocab: int, length: int) -> int:
-    """How many prefixes there are of at most `length` tokens."""
+    """The number of prefixes of at most `length` tokens."""
     return sum(vocab**tokens for tokens in range(length + 1))
 
 
@@ -32,7 +32,7 @@ def number_of(prefix: Sequence[int], vocab: int) -> int:
 
 
 def tokens_of(number: int, vocab: int) -> list[int]:
-    """The prefix that has a number."""
+    """The prefix of a number."""
     return [*tokens_of((number - 1) // vocab, vocab), (number - 1) % vocab] if number else []
 
 
@@ -47,7 +47,7 @@ def numbers(context: Context, vocab: int, size: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class TableModel(Cacheless):
-    """A language model from a table [N, V]: a prefix has the row of its number, modulo N where that lies beyond."""
+    """A language model from a table [N, V]: a prefix has the row of its number, modulo N."""
 
     table: Tensor
     static: ClassVar[bool] = True
@@ -95,10 +95,10 @@ class TableModel(Cacheless):
         return torch.stack(ids, 1), torch.stack(rows, 1)
 
     def twin(self) -> "TableModel":
-        return self  # it remembers nothing
+        return self  # no state
 
     def retrieved(self, budget: int, chunk: int, tail: int) -> "TableModel":
-        return replace(self, table=self.table.flip(0))  # any other distribution: the text is the target's all the same
+        return replace(self, table=self.table.flip(0))  # any other distribution: the output stays the target's
 
     def skipping(self) -> "TableSkipping":
         return TableSkipping(self)
@@ -134,7 +134,7 @@ class TableRanking:
 
 @dataclass(eq=False)
 class TableSkipping(Forwarding):
-    """A table that becomes another one by what is left out: its rows move on by as many as the numbers sum up to."""
+    """A table that depends on the skipped units: its rows shift by the sum of their numbers."""
 
     whole: TableModel
     static: ClassVar[bool] = False
@@ -158,7 +158,7 @@ class TableSkipping(Forwarding):
 
 @dataclass(frozen=True, eq=False)
 class TableLearner:
-    """Teaches a table of its own: a row goes half of the way to what it is told, whatever the loss and the rate."""
+    """Teaches its own table: a row moves halfway to the lesson's row, whatever the loss and the rate."""
 
     model: TableModel
     before: Tensor
@@ -176,7 +176,7 @@ class TableLearner:
 
 
 def table(kind: str, rng: torch.Generator, rows: int, vocab: int) -> Tensor:
-    """A random table of one kind of distributions."""
+    """A random table of distributions of one kind."""
     dense = -torch.rand((rows, vocab), generator=rng, dtype=torch.float64).log()
     if kind == "zeros":
         dense *= torch.rand(dense.shape, generator=rng) < 0.6
@@ -191,7 +191,7 @@ def table(kind: str, rng: torch.Generator, rows: int, vocab: int) -> Tensor:
 
 
 def table_without(table: Tensor, token: int) -> Tensor:
-    """A table that never gives this token; a row that gave nothing else gives all to the first one."""
+    """A table that never emits this token; a row with only that token emits the first one instead."""
     rest = table.clone()
     rest[:, token] = 0
     rest[:, 0] += rest.sum(1) == 0
@@ -199,7 +199,7 @@ def table_without(table: Tensor, token: int) -> Tensor:
 
 
 def random_pair(seed: int, vocab: int, length: int) -> tuple[Tensor, Tensor]:
-    """Two random tables for prefixes of at most `length` tokens; the seed chooses what is special about them."""
+    """Two random tables for prefixes of at most `length` tokens; the seed chooses their kinds."""
     rng, rows = torch.Generator().manual_seed(seed), nodes(vocab, length)
     kind = KINDS[seed % len(KINDS)]
     if kind in ("equal", "close"):
@@ -216,5 +216,5 @@ def random_pair(seed: int, vocab: int, length: int) -> tuple[Tensor, Tensor]:
     if kind == "mixed":
         some = torch.stack([table(k, rng, rows, vocab) for k in ("dense", "zeros", "points", "tiny")])
         draws = torch.randint(len(some), (2, rows), generator=rng)
-        return some[draws[0], torch.arange(rows)], some[draws[1], torch.arange(rows)]  # equal where of one kind
+        return some[draws[0], torch.arange(rows)], some[draws[1], torch.arange(rows)]  # equal if of one kind
     return table(kind, rng, rows, vocab), table(kind, rng, rows, vocab)

@@ -1,1 +1,1 @@
-"""Rules that decide which drafted tokens are accepted and what is emitted after them."""
+"""Rules that decide which drafted tokens are accepted and which token is emitted after them."""

@@ -1,6 +1,5 @@
-"""Block verification: a chain is judged as a whole, and accepted at least as far
-as token by token. A draft that is no chain is refused where a method is built.
-"""
+"""Block verification: a chain is judged as a whole, and accepted at least as far as token by
+token. A draft that is not a chain is refused when a method is built."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,10 +30,10 @@ from specbench.decoding.verifiers.rejection import (
 class Block:
     """Accepts the longest prefix of a chain that any of its nodes accepts (Sun et al. 2024, arXiv 2403.10444, Alg. 2).
 
-    With w_0 = 1 and w_i = min(1, w_{i−1} p_i(x_i)/q_i(x_i)), node i accepts everything up to itself with the chance
-    s/(s + 1 − w_i), s the mass of (w_i p_{i+1} − q_{i+1})⁺, and the last one with w_i; what follows is drawn from
-    that residual. Never accepts less than `Rejection` in the mean, and the same at temperature 0. `overlap` stays
-    the α of the formula, Σ min(p, q), which is no longer the share of the tested tokens that is accepted.
+    With w_0 = 1 and w_i = min(1, w_{i−1} p_i(x_i)/q_i(x_i)), node i accepts everything up to itself with probability
+    s/(s + 1 − w_i), s the mass of (w_i p_{i+1} − q_{i+1})⁺, and the last one with w_i; the next token is drawn from
+    that residual. Never accepts less than `Rejection` on average, and the same at temperature 0. `overlap` stays the
+    α of the formula, Σ min(p, q), which is then not the share of the tested tokens that is accepted.
     """
 
     lossless: ClassVar[bool] = True
@@ -64,7 +63,7 @@ def weights(ratio: Tensor) -> Tensor:
 
 
 def chances(p: Tensor, q: Tensor, weight: Tensor, valid: Tensor) -> Tensor:
-    """[B, K] float64: how likely a node accepts everything up to itself, whatever the others do; 0 where none is."""
+    """[B, K] float64: the probability that a node alone would accept everything up to itself; 0 if missing."""
     rest = (weight[:, :-1].to(p.dtype).unsqueeze(-1) * p[:, 1:-1] - q[:, 1:]).clamp_min(0).sum(-1).double()
     whole = rest + 1 - weight[:, :-1]
     inner = torch.where(whole > 0, rest / whole, torch.ones_like(whole))
@@ -73,7 +72,7 @@ def chances(p: Tensor, q: Tensor, weight: Tensor, valid: Tensor) -> Tensor:
 
 
 def residual(p: Tensor, q: Tensor, weight: Tensor, valid: Tensor, accepted: Tensor) -> Tensor:
-    """[B, V] the row of the token after `accepted` [B] nodes: p itself where the row has no further node."""
+    """[B, V] the row of the token after `accepted` [B] nodes: p itself if the row has no further node."""
     index = accepted.unsqueeze(1)
     here = F.pad(weight, (1, 0), value=1.0).gather(1, index).to(p.dtype)  # 1 at the root
     more = F.pad(valid, (0, 1)).gather(1, index)
@@ -83,8 +82,8 @@ def residual(p: Tensor, q: Tensor, weight: Tensor, valid: Tensor, accepted: Tens
 
 # --- traversal --------------------------------------------------------------------------------------------------------
 # Traversal verification: a tree is judged from its leaves up, so that a whole path is tried
-# before any part of it. All weights follow from the draft alone, so they are computed first, from
-# the root down, and only then is anything drawn: for every node whether the walk would end there.
+# before any part of it. All weights depend on the draft alone, so they are computed first, from
+# the root down. Only then is it drawn for every node whether the walk would end there.
 
 
 @dataclass(frozen=True)
@@ -92,14 +91,14 @@ class Traversal:
     """Accepts the first path, from the leaves up, that its end accepts (Weng et al. 2025, arXiv 2505.12398).
 
     A node is drawn with a weight: 1 at the root, min(1, w p(x)/q(x)) at a child x of a node of weight w. Once all
-    below a child is rejected, its parent goes on with the residual r = (w p − q)⁺ in the place of p and with s/(s
-    + 1 − w) in the place of w, s the mass of r; its next child is weighed by these. A node all of whose children
-    are rejected is the end of the accepted path with the chance of its weight, and what follows is drawn from
-    what is left of its row. On a chain it is `Block`. It never accepts less than `Rejection` in the mean, and as
-    much where all is certain: at temperature 0, and of point masses. `overlap` stays that of `Rejection`.
+    nodes below a child are rejected, its parent continues with the residual r = (w p − q)⁺ instead of p and with
+    s/(s + 1 − w) instead of w, s the mass of r; its next child is weighed by these. A node whose children are all
+    rejected is the end of the accepted path with a probability equal to its weight, and the next token is drawn
+    from the rest of its row. On a chain it is `Block`. It never accepts less than `Rejection` on average, and
+    equally much if all is certain: at temperature 0, and for point masses. `overlap` stays that of `Rejection`.
 
-    Exact for every tree in which no later sibling exists, or is drawn otherwise, because
-    of what was drawn below an earlier one: this is how all drafters draft that ship.
+    It is exact for every tree in which neither the existence nor the draw of a later sibling
+    depends on the draws below an earlier one: all shipped drafters draft this way.
     """
 
     lossless: ClassVar[bool] = True
@@ -121,12 +120,11 @@ class Traversal:
 
 @dataclass(frozen=True)
 class Plan:
-    """What of a traversal follows from the parents alone.
+    """The part of a traversal that depends on the parents alone.
 
-    families: nodes that are weighed together, children of equal rank on one level, from the root
-    down; before: their next older siblings, none for first children. last: the last child of
-    every node that has one. visits: the nodes in the order in which they may end the walk. paths:
-    for the root and every node the path to it, one after the other, each filled up with -1.
+    families: nodes that are weighed together, children of equal rank on one level, from the root down; before: their
+    next older siblings, none for first children. last: the last child of every node that has one. visits: the nodes
+    in the order in which they may end the walk. paths: for the root and every node the path to it, padded with -1.
     """
 
     families: tuple[Rank, ...]
@@ -167,13 +165,13 @@ def path_to(end: int, parents: tuple[int, ...], depth: int) -> list[int]:
 
 
 def upwards(node: int, children: dict[int, list[int]]) -> list[int]:
-    """The nodes below one, every one of them after all that are below it."""
+    """The nodes below a node, each after all nodes below it."""
     return [one for child in children[node] for one in (*upwards(child, children), child)]
 
 
 def weighed(p: Tensor, draft: Draft, plan: Plan) -> tuple[Tensor, Tensor]:
-    """(weights [B, n + 1] float64, rows [B, n + 1, V]) of the root and
-    of all nodes when all their children but the last are rejected."""
+    """(weights [B, n + 1] float64, rows [B, n + 1, V]) of the root and of all nodes when all
+    their children but the last are rejected."""
     weight, left = p.new_ones(p.shape[:2], dtype=torch.float64), p
     first = of_rank(draft.tree.topology.ranks[0], p, draft)
     ratio = weight.new_zeros((p.shape[0], draft.tree.size))
@@ -190,17 +188,17 @@ def weighed(p: Tensor, draft: Draft, plan: Plan) -> tuple[Tensor, Tensor]:
 
 
 def ratios(x: Siblings) -> Tensor:
-    """[B, m] float64 p(x)/q(x) of siblings against what the earlier ones left; 0 of one that a row does not have."""
+    """[B, m] float64 p(x)/q(x) of siblings against the residual of the earlier ones; 0 if a row lacks one."""
     return acceptance(x.p, x.q, x.ids) * x.valid
 
 
 def above(weight: Tensor, x: Siblings) -> Tensor:
-    """[B, m, 1] the weights of the parents, as rows are multiplied by them."""
+    """[B, m, 1] the weights of the parents, shaped to multiply rows."""
     return weight[:, x.parents].to(x.p.dtype).unsqueeze(-1)
 
 
 def lightened(weight: Tensor, x: Siblings) -> Tensor:
-    """[B, n + 1] the weights when the siblings and all that is below them are rejected as well."""
+    """[B, n + 1] the weights when the siblings and all nodes below them are rejected as well."""
     here = weight[:, x.parents]
     rest = (above(weight, x) * x.p - x.q).clamp_min(0).sum(-1).double()
     whole = rest + 1 - here
@@ -210,14 +208,14 @@ def lightened(weight: Tensor, x: Siblings) -> Tensor:
 
 
 def first_end(hit: Tensor, plan: Plan) -> Tensor:
-    """[B] the row of the node at which the walk ends: the first one visited that is hit [B, n], else the root's, 0."""
+    """[B] the row of the node at which the walk ends: the first visited one that is hit [B, n], else the root's, 0."""
     order = constant(plan.visits, hit.device)
     return torch.where(hit.any(1), order[hit[:, order].long().argmax(1)] + 1, 0)
 
 
 def row_after(end: Tensor, weight: Tensor, last: Siblings) -> Tensor:
-    """[B, V] what is left of the rows at `end` [B] when all children there are rejected; of a leaf its own row."""
+    """[B, V] the residual of the rows at `end` [B] when all children there are rejected; for a leaf its own row."""
     row = at(last.left, end)
-    here = (last.parents == end.unsqueeze(1)) & last.valid  # at most one last child hangs there
+    here = (last.parents == end.unsqueeze(1)) & last.valid  # at most one last child has this parent
     share = weight.gather(1, end.unsqueeze(1)).to(row.dtype)
     return torch.where(here.any(1, keepdim=True), subtract(row, at(last.q, here.long().argmax(1)), share), row)

@@ -1,7 +1,7 @@
-"""Lossy verifiers: rules that accept too much, and say exactly how far their tokens' distribution is from the model's.
+"""Lossy verifiers: rules that accept too much, and report how far their tokens' distribution is from the model's.
 
-A tree of drawn tokens is refused where a method is built: how far
-its tokens are off depends on what its other children might have been, which no verdict sees.
+A tree of drawn tokens is refused when a method is built: its distance depends on what its other
+children might have been, which no verdict sees.
 """
 
 from collections.abc import Callable
@@ -34,11 +34,11 @@ from specbench.errors import UsageError
 
 @dataclass(frozen=True)
 class Lenient:
-    """Accepts x with probability p(x)/(l q(x)), else goes on with the residual (p − q)⁺ (Leviathan et al. 2022, A.5).
+    """Accepts x with probability p(x)/(l q(x)), else uses the residual (p − q)⁺ (Leviathan et al. 2022, A.5).
 
-    The lenience l, in (0, 1], stands where q is compared with p, and nowhere else: the residual is that
-    of `Rejection`, which this is where l = 1. Accepts Σ min(p/l, q) of the drafts and makes no token more
-    than 1/l times as likely as the model does. Exact where p gives all to one token, as at temperature 0.
+    The lenience l, in (0, 1], is used only in the comparison of q with p: the residual is that of
+    `Rejection`, and l = 1 is `Rejection`. Accepts Σ min(p/l, q) of the drafts and makes no token more
+    than 1/l times as likely as the model does. Exact if p is a point mass, as at temperature 0.
     """
 
     lenience: float
@@ -64,11 +64,11 @@ class Lenient:
 
 @dataclass(frozen=True)
 class Typical:
-    """Accepts x where p(x) > min(ε, δ exp(−H(p))), H the entropy in nats: typical
-    acceptance (Medusa, Cai et al. 2024, §2.3.1; the numbers are those of its code).
+    """Accepts x if p(x) > min(ε, δ exp(−H(p))), H the entropy in nats: typical acceptance
+    (Medusa, Cai et al. 2024, §2.3.1; the numbers are those of its code).
 
-    Takes the longest accepted path, of several the one with the highest Σ log p, and draws the token after it from
-    p: nothing makes up for what was accepted too often. Exact where p gives all to one token, as at temperature 0.
+    Takes the longest accepted path, of several the one with the highest Σ log p, and draws the token after
+    it from p: excess acceptance is not compensated. Exact if p is a point mass, as at temperature 0.
     """
 
     epsilon: float = 0.09
@@ -91,15 +91,15 @@ class Typical:
         token = rng.categorical(at(p, last), Stream.EMIT)
 
         kept = x.q * typical
-        share = kept.sum(-1)  # of the draws, how many pass
-        distance = (kept - share.unsqueeze(-1) * x.p).abs().sum(-1) / 2  # of q on what passes + (1 − share) p, from p
-        # a child that passes and lies on another path decides nothing; of point masses those that fail are at 0
+        share = kept.sum(-1)  # share of the draws that pass
+        distance = (kept - share.unsqueeze(-1) * x.p).abs().sum(-1) / 2  # of q on passing tokens + (1 − share) p from p
+        # a passing child on another path decides nothing; failing point masses are at 0
         decides = x.valid & (on | ~passed)
         share, distance = (p.new_zeros(p.shape[:2]).index_add(1, x.parents, one * decides) for one in (share, distance))
         return Verdict(path, on.sum(1), token, at_levels(share, path), distance_along(distance, path))
 
     def typical(self, p: Tensor) -> Tensor:
-        """[..., V] bool: which tokens pass under the rows p [..., V]."""
+        """[..., V] bool: the tokens that pass under the rows p [..., V]."""
         entropy: Tensor = torch.special.entr(p).sum(-1, keepdim=True)
         return p > (self.delta * (-entropy).exp()).clamp_max(self.epsilon)
 
@@ -108,8 +108,8 @@ Rule = Callable[[Siblings], Tensor]
 
 
 def accepted_more(p: Tensor, draft: Draft, rng: Source, chance: Rule, taken: Rule) -> Verdict:
-    """The verdict of a rule that accepts siblings with a `chance` [B, m] of its own, and goes on with the residual of
-    `Rejection`. taken [B, m, V]: what is accepted of the q that they were drawn from."""
+    """The verdict of a rule that accepts siblings with its own `chance` [B, m], and continues with the
+    residual of `Rejection`. taken [B, m, V]: the accepted part of the q that they were drawn from."""
     walked = walk(p, draft, lambda x: rng.bernoulli(chance(x) * x.valid, Stream.ACCEPT))
     token = rng.categorical(left_over(walked), Stream.EMIT)
     emitted, missed = emitted_by(walked, taken)
@@ -120,8 +120,8 @@ def accepted_more(p: Tensor, draft: Draft, rng: Source, chance: Rule, taken: Rul
 
 
 def emitted_by(walked: Walk, taken: Rule) -> tuple[Tensor, Tensor]:
-    """[B, n + 1, V] the distribution of the token emitted after every node, over the
-    draws of its children, and [B, n + 1] the chance that none of them is accepted."""
+    """[B, n + 1, V] the distribution of the token emitted after every node, over the draws of
+    its children, and [B, n + 1] the probability that none of them is accepted."""
     first, last = walked.tested[0], walked.tested[-1]
     missed = first.left.new_ones(first.left.shape[:2])
     emitted = torch.zeros_like(first.left)
@@ -133,18 +133,18 @@ def emitted_by(walked: Walk, taken: Rule) -> tuple[Tensor, Tensor]:
 
 
 def exact_token(p: Tensor, rng: Source) -> Verdict:
-    """The verdict on an empty draft, in which no rule has a say."""
+    """The verdict on an empty draft, on which no rule applies."""
     return replace(nothing_to_judge(p, rng), distance=p.new_zeros((p.shape[0], 1)))
 
 
 def longest(tree: TokenTree, passed: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The longest path of nodes that passed [B, n], of several the one with the highest product of chance [B, n].
 
-    → path [B, depth], -1 after its end; on [B, n] whether a node lies on it; last [B] the row of its last node.
+    → path [B, depth], -1 after its end; on [B, n] whether a node is on it; last [B] the row of its last node.
     """
     above = ancestors(tree.parents, passed.device)
     depths = constant(tree.topology.depths, passed.device)
-    length = depths * ~(above & ~passed.unsqueeze(1)).any(-1)  # of the path to a node, 0 where a node of it failed
+    length = depths * ~(above & ~passed.unsqueeze(1)).any(-1)  # of the path to a node, 0 if a node on it failed
     logs = torch.where(passed, chance.double().log(), torch.zeros_like(chance, dtype=torch.double))
     weight = (above * logs.unsqueeze(1)).sum(-1)
     most = length.amax(1, keepdim=True)
@@ -164,17 +164,17 @@ def distance_along(distance: Tensor, path: Tensor) -> Tensor:
 
 
 # --- relaxed ----------------------------------------------------------------------------------------------------------
-# Relaxed acceptance: while a model thinks aloud, any token will do that it finds nearly
-# as good as its best. As of other lossy rules, trees of drawn tokens are refused.
+# Relaxed acceptance: while a model reasons, any token is accepted whose probability is close to
+# the best one's. As with other lossy rules, trees of drawn tokens are refused.
 
 
 @dataclass(frozen=True)
 class Relaxed:
-    """Inside `spans` accepts x where it is one of the `top` likeliest tokens and p(x) ≥ max p − δ; what that does not
-    accept, and all outside of the spans, is judged as by `Rejection` (relaxed acceptance of TensorRT-LLM and SGLang).
+    """Inside `spans` accepts x if it is one of the `top` likeliest tokens and p(x) ≥ max p − δ; otherwise,
+    and outside of the spans, `Rejection` decides (relaxed acceptance of TensorRT-LLM and SGLang).
 
-    So it accepts whatever `Rejection` would. Exact outside of spans, and where p gives all to
-    one token, as at temperature 0, where the engines compare the softmax at temperature 1.
+    So it accepts every token that `Rejection` would. Exact outside of spans, and if p is a
+    point mass, as at temperature 0, where the engines compare the softmax at temperature 1.
     """
 
     top: int = 10
@@ -204,8 +204,8 @@ class Relaxed:
         return accepted_more(p, draft, rng, chance, taken)
 
     def passes(self, p: Tensor, draft: Draft) -> Tensor:
-        """[B, n + 1, V] bool: which tokens are accepted whatever they were drawn
-        from. The model's own row decides, also after siblings that were rejected."""
+        """[B, n + 1, V] bool: the tokens that are accepted whatever they were drawn from. The
+        model's own row decides, even after rejected siblings."""
         assert draft.text is not None, "what is judged is part of a text"
         likeliest = p.topk(min(self.top, p.shape[-1])).values
         good = (p >= likeliest[..., -1:]) & (p >= likeliest[..., :1] - self.delta) & (p > 0)
@@ -213,18 +213,18 @@ class Relaxed:
 
 
 # --- synthetic --------------------------------------------------------------------------------------------------------
-# Synthetic acceptance: a verifier that does the work of another one and accepts at given rates. What a method
-# emits with it follows no model's distribution: it shows what an engine makes of an acceptance, for pairs
-# that have another one or for weights that have none (vLLM and SGLang have such a mode, with other rates).
+# Synthetic acceptance: a verifier that does the work of another one and accepts at given rates. The
+# output follows no model's distribution: it shows an engine's speed at a given acceptance, for pairs
+# with another acceptance or for untrained weights (vLLM and SGLang have such a mode, with other rates).
 
 
 @dataclass(frozen=True)
 class Synthetic:
     """Accepts token i of a chain with probability rates[i], given that all before it were accepted.
 
-    Rates lie in [0, 1]; the last one holds for all later positions, so that one rate is the α of the formula. `inner`
-    computes and draws all that it would without them, from the chances p/q to the token after the accepted ones: only
-    what its draws of acceptance are compared with is another number. `overlap` is the rate at every tested level.
+    Rates are in [0, 1]; the last one holds for all later positions, so that one rate is the α of the formula.
+    `inner` computes and draws the same as without rates, from the probabilities p/q to the token after the accepted
+    ones: only the thresholds of its acceptance draws change. `overlap` is the rate at every tested level.
     """
 
     inner: Verifier
@@ -241,7 +241,7 @@ class Synthetic:
 
 @dataclass(frozen=True)
 class AtRates:
-    """A source whose draws of acceptance have the chances [B, n] in the place of those they are asked for."""
+    """A source whose acceptance draws use the probabilities [B, n] instead of the requested ones."""
 
     inner: Source
     chances: Tensor
@@ -255,9 +255,9 @@ class AtRates:
 
 
 def synthetic(method: Speculate, rates: tuple[float, ...] | None) -> Speculate:
-    """The method with its acceptance at the rates; the method itself where there are none.
+    """The method with its acceptance at the rates; the method itself without rates.
 
-    UsageError, naming the part, for a method that is not a chain judged by `Rejection`. Looks at no weight.
+    UsageError, naming the part, for a method that is not a chain judged by `Rejection`. Reads no weights.
     """
     if rates is None:
         return method
@@ -284,6 +284,6 @@ def along(rates: tuple[float, ...], draft: Draft) -> Tensor:
 
 
 def instead_of(real: Tensor, chances: Tensor) -> Tensor:
-    """The chances, and NaN where the real ones are: a broken row accepts nothing,
-    and no compiler can leave out the work that computes the real ones as unused."""
+    """The chances, but NaN where the real ones are NaN: a broken row accepts nothing, and no
+    compiler can remove the computation of the real ones as unused."""
     return torch.where(real.isnan(), torch.nan, chances)

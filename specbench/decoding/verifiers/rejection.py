@@ -15,11 +15,11 @@ from specbench.decoding.types import Draft, Verdict, acceptance, at, point_mass,
 
 @dataclass(frozen=True)
 class Rejection:
-    """Speculative sampling: accept x with probability p(x)/q(x), else go on with the residual (p − q)⁺.
+    """Speculative sampling: accept x with probability p(x)/q(x), else draw from the residual (p − q)⁺.
 
     Leviathan et al. 2022 §2.3 and Chen et al. 2023 Alg. 2 for a chain; several children of a node are tested in
-    their order against the residual that the earlier ones left (SpecInfer, Miao et al. 2023, Alg. 2), which is exact
-    for independent draws, for draws without replacement and for point masses, if q is what the token was drawn from.
+    their order against the residual of the earlier ones (SpecInfer, Miao et al. 2023, Alg. 2), which is exact for
+    independent draws, for draws without replacement and for point masses, if q is what the token was drawn from.
     """
 
     lossless: ClassVar[bool] = True
@@ -38,18 +38,18 @@ class Rejection:
 
 
 # --- walk -------------------------------------------------------------------------------------------------------------
-# The walk that verifiers share: over the siblings of every node in their order, then along what was
-# accepted. Siblings are tested one after the other against what the earlier ones left of the model's row
-# (SpecInfer, Miao et al. 2023, Alg. 2); a chain has none, so that its walk is that of speculative sampling.
+# The walk that verifiers share: over the siblings of every node in their order, then along the
+# accepted path. Siblings are tested one after the other against the residual of the earlier ones
+# (SpecInfer, Miao et al. 2023, Alg. 2); a chain has no siblings, so its walk is speculative sampling.
 
 
 @dataclass(frozen=True)
 class Siblings:
-    """The s-th children of all nodes that have so many, m of them.
+    """The s-th children of all nodes that have at least s, m of them.
 
-    nodes [m]; parents [m] the rows of their parents, of which row 0 is the root's; ids [B, m]; p [B,
-    m, V] what the earlier siblings left of the parents' rows; q [B, m, V] what the children were drawn
-    from; valid [B, m] bool: which rows of the batch have them. left [B, n + 1, V]: as p, of all nodes.
+    nodes [m]; parents [m] the rows of their parents, where row 0 is the root's; ids [B, m]; p [B, m,
+    V] the parents' rows after the earlier siblings; q [B, m, V] the distributions of the children;
+    valid [B, m] bool: which rows of the batch have them. left [B, n + 1, V]: as p, of all nodes.
     """
 
     nodes: Tensor
@@ -63,7 +63,7 @@ class Siblings:
 
 @dataclass(frozen=True)
 class Walk:
-    """What a draft came to: the siblings in the order of their tests, and the accepted path.
+    """The result of a walk: the siblings in the order of their tests, and the accepted path.
 
     path [B, depth] nodes, -1 after its end; accepted [B] their number; last [B] the row of the last of them.
     """
@@ -78,23 +78,23 @@ class Walk:
         return at_levels(chance, self.path)
 
 
-Rest = Callable[[Siblings], Tensor]  # what a test of siblings leaves of all rows [B, n + 1, V]
+Rest = Callable[[Siblings], Tensor]  # all rows [B, n + 1, V] after a test of siblings
 
 
 def residual(x: Siblings) -> Tensor:
-    """The rows less what the siblings were drawn from: (p − q)⁺, normalised."""
+    """The rows minus the siblings' distributions: (p − q)⁺, normalised."""
     return replaced(x, subtract(x.p, x.q))
 
 
 def replaced(x: Siblings, rows: Tensor) -> Tensor:
-    """[B, n + 1, V] what was left before the siblings, with rows [B, m, V] for the parents of those that exist."""
+    """[B, n + 1, V] the rows before the siblings, with rows [B, m, V] for the parents of those that exist."""
     left = x.left.clone()
     left[:, x.parents] = torch.where(x.valid.unsqueeze(-1), rows, x.p)
     return left
 
 
 def siblings(p: Tensor, draft: Draft, rest: Rest = residual) -> Iterator[Siblings]:
-    """The children of all nodes, first children first; `rest` says what every test leaves to those after it."""
+    """The children of all nodes, first children first; `rest` gives the rows that every test leaves to later ones."""
     left, ranks = p, draft.tree.topology.ranks
     for number, rank in enumerate(ranks):
         x = of_rank(rank, left, draft)
@@ -104,19 +104,19 @@ def siblings(p: Tensor, draft: Draft, rest: Rest = residual) -> Iterator[Sibling
 
 
 def of_rank(rank: Rank, left: Tensor, draft: Draft) -> Siblings:
-    """The siblings of a rank, of whose parents the rows [B, n + 1, V] are left."""
+    """The siblings of a rank, with the remaining rows [B, n + 1, V] of their parents."""
     nodes, parents = nodes_and_rows(rank, left)
     ids, q, valid = draft.tree.ids[:, nodes], drawn_from(draft, rank, left), exists(draft, rank, left)
     return Siblings(nodes, parents, ids, left[:, parents], q, valid, left)
 
 
 def every_node(p: Tensor, draft: Draft) -> Siblings:
-    """All nodes at once, each as if it were the only child: what a rule sees that tests none before another."""
+    """All nodes at once, each as if it were the only child: for rules without an order of tests."""
     return of_rank(Rank(tuple(range(draft.tree.size)), draft.tree.parents), p, draft)
 
 
 def walk(p: Tensor, draft: Draft, accepts: Callable[[Siblings], Tensor], rest: Rest = residual) -> Walk:
-    """Test the children of every node until `accepts` [B, m] bool takes one, and follow those taken from the root."""
+    """Test the children of every node until `accepts` [B, m] bool takes one, and follow these from the root."""
     child = p.new_full(p.shape[:2], -1, dtype=torch.long)  # the accepted child of every node
     tested = []
     for x in siblings(p, draft, rest):
@@ -139,10 +139,10 @@ def follow(child: Tensor, depth: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def left_over(walked: Walk) -> Tensor:
-    """[B, V] what the tests left of the row after the accepted path: the model's own where no child was rejected."""
+    """[B, V] the remaining row after the accepted path: the model's own if no child was rejected."""
     x = walked.tested[-1]
     row = at(x.left, walked.last)
-    here = (x.parents == walked.last.unsqueeze(1)) & x.valid  # at most one of the last siblings hangs on the path's end
+    here = (x.parents == walked.last.unsqueeze(1)) & x.valid  # the path's end has at most one of the last siblings
     q = at(x.q, here.long().argmax(1))
     return torch.where(here.any(1, keepdim=True), subtract(row, q), row)
 
@@ -151,8 +151,8 @@ def overlap(tested: Sequence[Siblings]) -> Tensor:
     """[B, n + 1] the chance that a child of a node is accepted by p/q, averaged over the draw of the
     last of them: Σ min(p, q) of a single child, the α of the formula (Leviathan et al. 2022, Def. 3.1)."""
     rows = tested[0].left
-    miss = rows.new_ones(rows.shape[:2])  # the chance that no child is accepted
-    rejected = miss.clone()  # the chance that none of the children so far is, as they were drawn
+    miss = rows.new_ones(rows.shape[:2])  # the probability that no child is accepted
+    rejected = miss.clone()  # the probability that none of the children so far is, as they were drawn
     for number, x in enumerate(tested):
         miss[:, x.parents] = rejected[:, x.parents] * (1 - torch.minimum(x.p, x.q).sum(-1) * x.valid)
         if number + 1 < len(tested):
@@ -170,7 +170,7 @@ def at_levels(chance: Tensor, path: Tensor) -> Tensor:
 
 
 def nothing_to_judge(p: Tensor, rng: Source) -> Verdict:
-    """The verdict on an empty draft: a token of the model itself. What follows would come to the same, more slowly."""
+    """The verdict on an empty draft: a token of the model itself. The general code gives the same, more slowly."""
     none = p.new_zeros((p.shape[0], 0))
     token = rng.categorical(p[:, 0], Stream.EMIT)
     return Verdict(none.long(), torch.zeros_like(token), token, none)
@@ -182,7 +182,7 @@ def nodes_and_rows(rank: Rank, p: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def drawn_from(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
-    """[B, m, V] the rows the nodes of a rank were drawn from; a point mass where the draft gives none."""
+    """[B, m, V] the rows the nodes of a rank were drawn from; a point mass if the draft has no q."""
     nodes, _ = nodes_and_rows(rank, p)
     if draft.q is not None:
         return draft.q[:, nodes]
@@ -202,10 +202,10 @@ def exists(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TokenMatch:
-    """The model draws its own token at every node; a child that is the same token is accepted, else it is emitted.
+    """The model draws its own token at every node; a child equal to it is accepted, else it is emitted.
 
-    Lossless for any way of drafting, because what is emitted is the model's own draw; it accepts Σ p·q of the
-    drafts, which is less than the Σ min(p, q) of `Rejection` (methods: naive token match; greedy: the same rule).
+    Lossless for any way of drafting, because the output is the model's own draw; it accepts Σ p·q of the drafts,
+    which is less than the Σ min(p, q) of `Rejection` (methods: naive token match; greedy: the same rule).
     """
 
     lossless: ClassVar[bool] = True
@@ -221,12 +221,12 @@ class TokenMatch:
 
 
 def unseen(x: Siblings) -> Tensor:
-    """The rows less the siblings' tokens: a token counts once, however often it was drawn."""
+    """The rows without the siblings' tokens: a token counts once, however often it was drawn."""
     return replaced(x, x.p.scatter(-1, x.ids.unsqueeze(-1), 0))
 
 
 def matches(tested: Sequence[Siblings]) -> Tensor:
-    """[B, n + 1] Σ p·q: the chance that a child of a node is the model's token."""
+    """[B, n + 1] Σ p·q: the probability that a child of a node is the model's token."""
     rows = tested[0].left
     hit = rows.new_zeros(rows.shape[:2])
     for x in tested:
