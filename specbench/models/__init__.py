@@ -2,6 +2,6 @@
 
 import logging
 
-# transformers imports torchao where it is installed, which then names every kernel that it has for other machines only.
+# transformers imports torchao if installed; torchao then logs every kernel that it has for other machines only.
 for _library in ("torchao", "torch.utils._pytree"):
     logging.getLogger(_library).setLevel(logging.ERROR)

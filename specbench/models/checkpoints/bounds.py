@@ -1,6 +1,6 @@
-"""Whether the description of a checkpoint can be believed, before transformers looks at it.
+"""Plausibility checks on the description of a checkpoint, before transformers reads it.
 
-Hostile sizes would keep a library busy for hours, or fill the memory, before it looked at a weight.
+Hostile sizes would keep a library busy for hours, or fill the memory, before it read a weight.
 """
 
 import base64
@@ -16,27 +16,27 @@ from specbench.errors import SpecbenchError, UnusableModelError, out_of_memory
 from specbench.files import check_regular, read_whole
 from specbench.wording import clean, first_line
 
-LARGEST = 16 << 20  # bytes of config.json; lists of what is quantised make it long
+LARGEST = 16 << 20  # bytes of config.json; lists of quantised layers make it long
 LARGEST_TOKENIZER = 256 << 20  # bytes of any other description; vocabularies of 256,000 words have 35 MiB
 TOKENIZER = "tokenizer.json"
 GENERATION = "generation_config.json"
 DESCRIPTIONS = (TOKENIZER, "tokenizer_config.json", GENERATION, "special_tokens_map.json")
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-MOST_LAYERS = 2_000  # a module is made of each before its weights are looked for
+MOST_LAYERS = 2_000  # a module is made for each before its weights are read
 WIDTH = ("hidden_size", "n_embd", "d_model")
-ROWS = ("vocab_size", "intermediate_size", "n_inner", "ffn_dim")  # of matrices that are as wide as the network
-FLOATS = ("float", "bfloat", "half", "double", "auto")  # how the names of types begin that can be computed in
-PART = re.compile(r"-of-(\d+)\.")  # of so many files
-BUILT_AT_ONCE = 50_000_000  # weights; what a smaller network lacks is said by name once it is loaded
-DENSEST = 8  # weights of a byte, of the tightest quantisation
-GROWN = 512  # times as long as it was is what the steps of a tokenizer may make a text; those that are known make 108
-GROWING = (b"Replace", b"Prepend", b"Precompiled", rb"\u00")  # they make a text longer; letters may be escaped
-NO_NETWORK = ("quantization_config", "compression_config")  # parts of a configuration that say nothing of its sizes
+ROWS = ("vocab_size", "intermediate_size", "n_inner", "ffn_dim")  # rows of matrices that are as wide as the network
+FLOATS = ("float", "bfloat", "half", "double", "auto")  # prefixes of dtypes that support arithmetic
+PART = re.compile(r"-of-(\d+)\.")  # the total number of shards
+BUILT_AT_ONCE = 50_000_000  # weights; a smaller network is built first, and names its missing weights
+DENSEST = 8  # weights per byte in the tightest quantisation
+GROWN = 512  # maximum factor by which a tokenizer's steps may lengthen a text; known ones reach 108
+GROWING = (b"Replace", b"Prepend", b"Precompiled", rb"\u00")  # steps that lengthen a text; letters may be escaped
+NO_NETWORK = ("quantization_config", "compression_config")  # parts of a configuration without sizes
 
 
 def obstacle(folder: Path) -> str | None:
-    """Why the files that describe a checkpoint cannot be read as such; None if they can."""
+    """Why the files that describe a checkpoint are invalid; None if they are valid."""
     file = folder / "config.json"
     try:
         for name in DESCRIPTIONS:
@@ -56,7 +56,7 @@ def obstacle(folder: Path) -> str | None:
 
 
 def tokenizer_obstacle(folder: Path) -> str | None:
-    """Why a tokenizer.json cannot be used: its steps make a text so long that it fills the memory. None if it can."""
+    """Why a tokenizer.json is refused: its steps make a text so long that it fills the memory. None if it is usable."""
     file = folder / TOKENIZER
     try:
         text = read_whole(file, LARGEST_TOKENIZER) if file.exists() else b""
@@ -70,7 +70,7 @@ def tokenizer_obstacle(folder: Path) -> str | None:
 
 
 def _growth(step: Any) -> int:
-    """How many times as long a text can be after a step of a tokenizer, or after several, one after the other."""
+    """The factor by which a text can grow in a step of a tokenizer, or in several successive ones."""
     if isinstance(step, list):
         return reduce(lambda times, one: min(times * _growth(one), GROWN + 1), step, 1)
     if not isinstance(step, dict):
@@ -80,7 +80,7 @@ def _growth(step: Any) -> int:
         return max(-(-letters // max(len(pattern.get("String", "")), 1)), 1) if "String" in pattern else letters + 1
     if step.get("type") == "Prepend":
         return len(step["prepend"]) + 1
-    if step.get("type") == "Precompiled":  # the size of a table, the table, and the texts that it leads to
+    if step.get("type") == "Precompiled":  # the size of a table, the table, and its output texts
         table = base64.b64decode(step["precompiled_charsmap"])
         texts = table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")
         return max(1, *(len(text.decode(errors="replace")) for text in texts))
@@ -88,15 +88,15 @@ def _growth(step: Any) -> int:
 
 
 def ends_in(folder: Path) -> Any:
-    """The ids that end a sequence by the generation config, which goes before those of config.json; None without."""
+    """The end ids of the generation config, which override those of config.json; None if missing."""
     try:
         return json.loads(read_whole(folder / GENERATION, LARGEST))["eos_token_id"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # of any other fault transformers will tell
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # transformers reports any other fault
         return None
 
 
 def objections(config: dict[str, Any]) -> Iterator[str]:
-    """What is wrong with the numbers of a configuration and of those inside it, in words."""
+    """The invalid numbers of a configuration and of its parts, in words."""
     vocabulary = max((n for key, n in named(config) if key == "vocab_size" and is_count(n)), default=None)
     for key, value in named(config):
         if key in LAYERS and (wrong := beyond(value, 1, MOST_LAYERS)):
@@ -114,18 +114,18 @@ def objections(config: dict[str, Any]) -> Iterator[str]:
 
 
 def too_few_weights(folder: Path, config: dict[str, Any]) -> str | None:
-    """Why the weights beside a configuration are not those of it, before a network of such a size is built for them."""
+    """Why the weights in a folder do not match the configuration, before a network of that size is built."""
     files = [file for pattern in ("*.safetensors", "*.bin") for file in folder.glob(pattern) if file.is_file()]
     stored, wanted = sum(file.stat().st_size for file in files), least_weights(config)
     parts = [found for file in files if (found := PART.search(file.name))]
-    whole = files and all(int(found[1]) <= len(parts) for found in parts)  # or the rest is still to be downloaded
+    whole = files and all(int(found[1]) <= len(parts) for found in parts)  # otherwise shards are still missing
     if not whole or wanted <= max(BUILT_AT_ONCE, DENSEST * stored):
         return None
     return f"a network of its sizes has {wanted:,} weights or more, and the files of weights have {stored:,} bytes"
 
 
 def least_weights(config: dict[str, Any]) -> int:
-    """A lower bound of the number of weights: the largest matrix of the width, and a square one for every layer."""
+    """A lower bound of the number of weights: the largest matrix of the width, and a square one per layer."""
     parts = [config, *(value for key, value in named(config) if key.endswith("_config") and isinstance(value, dict))]
     least = 0
     for part in parts:
@@ -137,13 +137,13 @@ def least_weights(config: dict[str, Any]) -> int:
 
 
 def _count(part: dict[str, Any], name: str) -> int:
-    """A number of a configuration, or the largest of a list of one for every layer; 0 where there is none."""
+    """A number of a configuration, or the largest of a list with one per layer; 0 if missing."""
     found: Any = part.get(name)
     return max((int(one) for one in (found if isinstance(found, list) else [found]) if is_count(one)), default=0)
 
 
 def named(config: dict[str, Any], depth: int = 3) -> Iterator[tuple[str, Any]]:
-    """The entries of a configuration, and of those of the parts that it has (text_config …)."""
+    """The entries of a configuration and of its parts (text_config …)."""
     for key, value in config.items():
         yield key, value
         if key.endswith("_config") and key not in NO_NETWORK and isinstance(value, dict) and depth:
@@ -151,7 +151,7 @@ def named(config: dict[str, Any], depth: int = 3) -> Iterator[tuple[str, Any]]:
 
 
 def beyond(value: Any, least: int, most: int) -> list[Any]:
-    """What of a number, or of a list of one for every layer, is no whole number within bounds; None says nothing."""
+    """The values of a number or a per-layer list that are not whole numbers within bounds; None is ignored."""
     found = value if isinstance(value, list) else [] if value is None else [value]
     return [one for one in found if not (is_count(one) and least <= one <= most)]
 
@@ -161,20 +161,20 @@ def is_count(value: Any) -> bool:
 
 
 def attempt(failed: str, load: Callable[[], Any]) -> Any:
-    """What `load` returns. UnusableModelError, saying what failed, for whatever a library raises."""
+    """The result of `load`. UnusableModelError, naming the failed step, for any error of a library."""
     try:
         return load()
     except SpecbenchError:
-        raise  # said in our words already
-    except Exception as error:  # a pickle with code in it, a damaged archive, an adapter of another base
+        raise  # already in our words
+    except Exception as error:  # a pickle with code, a damaged archive, an adapter of another base
         if out_of_memory(error):
-            raise  # not the checkpoint's fault: the caller knows what else lies in memory
+            raise  # not the checkpoint's fault: the caller knows the other contents of memory
         raise UnusableModelError(f"{failed}: {explained(error)}") from error
 
 
 def explained(error: Exception) -> str:
-    """What an error of loading says, where its own words say it."""
-    if isinstance(error, UnpicklingError):  # torch would advise to run the code
+    """The message of a loading error, from its own words if they are useful."""
+    if isinstance(error, UnpicklingError):  # torch's message advises running the code
         return "damaged, or more than tensors, and no code of a pickle is run: copy it again, or convert to safetensors"
     if isinstance(error, KeyError):
         return f"config.json says {error}, which transformers does not know"

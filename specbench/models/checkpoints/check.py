@@ -1,7 +1,7 @@
 """Whether a draft fits a target, decided from tokenizers and configurations alone, before any weight is read.
 
-What counts is that an id means the same token to both: the size of the
-vocabulary says nothing about that, and the widths of the heads are only padding.
+An id must mean the same token to both. The size of the vocabulary does not show that, and the
+widths of the heads are only padding.
 """
 
 import sys
@@ -31,10 +31,10 @@ NO_LIMIT = sys.maxsize
 
 @dataclass(frozen=True)
 class PairReport:
-    """What a run must know about a pair.
+    """The properties of a pair that a run needs.
 
-    `vocabulary` is that of the target's tokenizer, which encodes prompts and decodes output; higher ids are padding.
-    `context` is what both models can read, NO_LIMIT where neither says.
+    `vocabulary` is that of the target's tokenizer, which encodes prompts and decodes output; higher
+    ids are padding. `context` is the maximum for both models, NO_LIMIT if neither declares one.
     """
 
     vocabulary: int
@@ -51,7 +51,7 @@ def check_pair(
     draft_config: "PreTrainedConfig",
     name: str = "draft",
 ) -> PairReport:
-    """The report on a pair that fits; a pair that does not is refused with what differs. `name` is the draft's role."""
+    """The report on a valid pair; an invalid one is refused with the differences. `name` is the draft's role."""
     target, draft = _tokens(target_tokenizer), _tokens(draft_tokenizer)
     widths = _text(target_config).vocab_size, _text(draft_config).vocab_size
     _refuse_other_tokens(target, draft, name)
@@ -82,7 +82,7 @@ def context_length(config: "PreTrainedConfig") -> int:
 
 
 def alike(target_tokenizer: "PreTrainedTokenizerBase", draft_tokenizer: "PreTrainedTokenizerBase") -> bool:
-    """Whether every id that two tokenizers have in common, one at least, means the same token to both."""
+    """Whether two tokenizers have at least one id in common, and every common id means the same token."""
     target, draft = _tokens(target_tokenizer), _tokens(draft_tokenizer)
     return bool(target.keys() & draft.keys()) and not _differing(target, draft)
 
@@ -103,7 +103,7 @@ def _refuse_other_tokens(target: dict[int, str], draft: dict[int, str], name: st
 
 
 def _unknown(tokens: dict[int, str], other: dict[int, str], name: str, other_name: str) -> list[str]:
-    """Tokens that one side has beyond the other's, such as those of a chat template: the common ids still agree."""
+    """The tokens that only one side has, such as those of a chat template: the common ids still agree."""
     extra = sorted(tokens.keys() - other.keys())
     if not extra:
         return []
@@ -112,7 +112,7 @@ def _unknown(tokens: dict[int, str], other: dict[int, str], name: str, other_nam
 
 
 def _other_habits(target: "PreTrainedTokenizerBase", draft: "PreTrainedTokenizerBase", name: str) -> list[str]:
-    """Differences that leave the ids alone: they cost acceptance, not correctness."""
+    """Differences outside the ids: they cost acceptance, not correctness."""
     warnings = []
     for role in ("bos_token", "eos_token"):
         ours, theirs = getattr(target, role, None), getattr(draft, role, None)

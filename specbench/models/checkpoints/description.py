@@ -1,9 +1,8 @@
-"""What a checkpoint says about itself: configuration, tokenizer, dtype, and whether the engine can drive it.
+"""The description of a checkpoint: configuration, tokenizer, dtype, and whether the engine supports it.
 
 Everything here is decided before a weight is read. A network must be causal, with a cache of keys and values by
-position, or one that can be copied and put back. Code that comes with a checkpoint (auto_map) runs only where
---trust-remote-code asks for it, and only from a source that cannot change between looking at it and running it: a
-repository at a pinned commit, or a folder on this disk.
+position, or one that can be copied and restored. Code in a checkpoint (auto_map) runs only with --trust-remote-code,
+and only from a source that cannot change between check and use: a repository at a pinned commit, or a local folder.
 """
 
 import inspect
@@ -39,11 +38,11 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.mo
 
 
 def load_config(checkpoint: Checkpoint) -> PreTrainedConfig:
-    """The configuration of a checkpoint that the engine can drive; any other is refused with a reason."""
+    """The configuration of a supported checkpoint; any other is refused with a reason."""
     config = _stored_config(checkpoint)
     try:
         reason = obstacle(config)
-    except Exception as error:  # entries of a type that transformers lets pass
+    except Exception as error:  # entries of a type that transformers does not check
         reason = f"unusable config.json: {first_line(error)}"
     if checkpoint.shape:
         reason = reason or _not_to_be_grown(config, checkpoint.shape)
@@ -63,7 +62,7 @@ def _not_to_be_grown(config: PreTrainedConfig, shape: Shape) -> str | None:
 
 
 def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
-    """The configuration of what is stored, without a shape; that of its base where it is an adapter."""
+    """The stored configuration, without a shape; for an adapter that of its base."""
     _silence()
     folder = description(checkpoint)
     if adapter := weights.find_adapter(checkpoint, folder):
@@ -79,9 +78,9 @@ def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
             config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(folder, **common(checkpoint))
         register(checkpoint, folder, config)
         if checkpoint.file:
-            # as most of its weights are; bfloat16 where these are packed
+            # the type of most weights; bfloat16 if these are packed
             config.dtype = gguf.UNPACKED.get(gguf.commonest(folder / checkpoint.file), torch.bfloat16)
-    except Exception as error:  # a broken configuration raises whatever the code that trips over it raises
+    except Exception as error:  # broken configurations raise arbitrary errors
         reason = f"unusable {folder / (checkpoint.file or 'config.json')}: {first_line(error)}"
         reason = REFUSED if "trust_remote_code" in str(error) else reason
         raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
@@ -89,26 +88,26 @@ def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
 
 
 def description(checkpoint: Checkpoint) -> Path:
-    """The folder with everything of a checkpoint but its weights; of a GGUF file, which has all in one, with it."""
+    """The folder with all files of a checkpoint but its weights; for a GGUF file, which holds everything, with it."""
     if checkpoint.file:
         return gguf.fetch(checkpoint)
     return names.fetch(checkpoint, CODE if checkpoint.trusted else ())
 
 
 def common(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What all loaders of transformers are told."""
+    """The common arguments of all transformers loaders."""
     trust = {"local_files_only": True, "trust_remote_code": checkpoint.may_run}
     return {**trust, **gguf.arguments(checkpoint)}
 
 
 def origin(checkpoint: Checkpoint) -> str:
-    """What a scale model calls its original: an alias, a hub id, or the name of a folder or file without its path."""
+    """The name of the original in a scale model: an alias, a hub id, or a folder or file name without its path."""
     small = checkpoint.name.rpartition(GROWN)[0]
     return Path(small).name if Path(small).exists() else small
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
-    """The tokenizer of a checkpoint; that of its base where an adapter brings none."""
+    """The tokenizer of a checkpoint; that of its base if an adapter has none."""
     _silence()
     folder = description(checkpoint)
     present = checkpoint.file or any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES)
@@ -122,7 +121,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     try:
         with gguf.read_once(checkpoint):
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **common(checkpoint))
-        tokenizer("a")  # some faults of a description show with the first text only
+        tokenizer("a")  # some faults of a description appear only with the first text
         chats = getattr(tokenizer, "chat_template", None) or ""
         for template in chats.values() if isinstance(chats, dict) else [chats]:
             if not isinstance(template, str):
@@ -137,12 +136,12 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
 
 
 def _silence() -> None:
-    """No progress bars and no advice from transformers: what matters is checked here and said in our words."""
+    """Turn off transformers' progress bars and advice: relevant problems are checked here and reported in our words."""
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-# By name, because the list must hold over several releases: a layer class that is not here is refused, known or not.
+# By name, because the list must hold over several releases: any unlisted layer class is refused.
 ROLLED_BACK_BY_POSITION = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 PUT_BACK = {
     *("LinearAttentionLayer", "LinearAttentionAndFullAttentionLayer"),
@@ -152,14 +151,14 @@ OTHER_HEAD = re.compile(r"For(?!CausalLM|ConditionalGeneration)[A-Z]")  # LlamaF
 
 
 def obstacle(config: PreTrainedConfig) -> str | None:
-    """Why a checkpoint with this configuration cannot be driven; None if it can."""
+    """Why a checkpoint with this configuration is not supported; None if it is."""
     if (reason := _not_causal(config)) or recurrent(config):
         return reason
     return _not_by_position(config) or _not_our_inputs(config)
 
 
 def recurrent(config: PreTrainedConfig) -> bool:
-    """Whether all that a network remembers is a cache of transformers' own with recurrent states in it."""
+    """Whether a network's whole memory is a transformers cache with recurrent states."""
     layers = _cache_layers(config)
     return any(name.startswith("Linear") for name in layers) and layers <= PUT_BACK | ROLLED_BACK_BY_POSITION
 
@@ -170,7 +169,7 @@ def _not_causal(config: PreTrainedConfig) -> str | None:
         return f"{config.model_type} is an encoder-decoder; only decoder-only models can be benchmarked"
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING:
         return f"{config.model_type} is not a causal language model"
-    # Encoders can be had with a causal head, but without this flag they attend in both directions all the same.
+    # Encoders may have a causal head, but without this flag they attend in both directions.
     if kind in MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", True):
         return f"{config.model_type} is an encoder (is_decoder is false), not a causal language model"
     if other := [name for name in getattr(config, "architectures", None) or () if OTHER_HEAD.search(name)]:
@@ -187,8 +186,8 @@ def _not_our_inputs(config: PreTrainedConfig) -> str | None:
 
 
 def attention(config: PreTrainedConfig) -> str:
-    """The attention to load a checkpoint with: ours, built on sdpa; sdpa itself where an
-    architecture knows it by name only; eager where softcapping or sinks know no other."""
+    """The attention to load a checkpoint with: ours, built on sdpa; sdpa itself for an
+    architecture that checks it by name; eager for softcapping or sinks that support no other."""
     network = network_class(config)
     if not network._supports_sdpa:
         return "eager"
@@ -196,12 +195,12 @@ def attention(config: PreTrainedConfig) -> str:
 
 
 def experts(config: PreTrainedConfig, dtype: torch.dtype) -> str | None:
-    """How the experts of a mixture are multiplied; None for transformers' own choice, which knows no float64."""
+    """The implementation of a mixture's experts; None for transformers' default, which does not support float64."""
     return "batched_mm" if dtype == torch.float64 and network_class(config)._can_set_experts_implementation() else None
 
 
 def _not_by_position(config: PreTrainedConfig) -> str | None:
-    # Neither sign is enough alone: RWKV and xLSTM report ordinary cache layers, MiniMax and LFM2 do not report a state.
+    # Neither sign suffices alone: RWKV and xLSTM report ordinary cache layers, MiniMax and LFM2 report no state.
     foreign = _cache_layers(config) - ROLLED_BACK_BY_POSITION
     if foreign or network_class(config)._is_stateful:
         kept = f" ({', '.join(sorted(foreign))})" if foreign else ""
@@ -217,7 +216,7 @@ def _not_by_position(config: PreTrainedConfig) -> str | None:
 
 
 def network_class(config: PreTrainedConfig) -> Any:
-    """The class of transformers whose instances are networks with such a configuration."""
+    """The transformers class of networks with such a configuration."""
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
 
@@ -225,7 +224,7 @@ def _cache_layers(config: PreTrainedConfig) -> set[str]:
     """Class names of the cache layers that transformers itself would make for this configuration."""
     try:
         return {type(layer).__name__ for layer in DynamicCache(config=config).layers}
-    except Exception as error:  # a configuration that transformers cannot make a cache for is not one we can drive
+    except Exception as error:  # a configuration without a transformers cache is not supported
         return {f"no cache layers known: {type(error).__name__}"}
 
 
@@ -238,13 +237,13 @@ DTYPES = {
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device called `name`, which must be there; auto is CUDA where there is one. A GPU is claimed."""
+    """The device called `name`, which must exist; auto is CUDA if available. A GPU is made current."""
     device = device_named(name)
     return claimed(device) if device.type == "cuda" else device
 
 
 def device_named(name: str) -> torch.device:
-    """The same, of which nothing is claimed."""
+    """The same device, without making it current."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -261,11 +260,11 @@ def device_named(name: str) -> torch.device:
 
 
 def claimed(device: torch.device) -> torch.device:
-    """A GPU by its number, made the current one: captures and events are those of the current device.
+    """A GPU by its number, made the current one: captures and events use the current device.
 
-    Attention of cuDNN is left out. It plans for every length of keys, for 20 to 40 ms of
-    host time each, so that eager steps, whose length grows by one, would take several
-    times what their kernels take. Flash attention and the memory-efficient one are left.
+    cuDNN's attention is disabled. It plans for every length of keys, for 20 to 40 ms of host
+    time each, so that eager steps, whose length grows by one, would take several times their
+    kernels' time. Flash and memory-efficient attention remain.
     """
     found = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
     torch.cuda.set_device(found)
@@ -281,11 +280,11 @@ def resolve_dtype(name: str, config: PreTrainedConfig, device: torch.device) -> 
         raise UsageError(f"unknown dtype {name!r}: use auto, {', '.join(DTYPES)}")
     own = config.dtype or config.get_text_config(decoder=True).dtype
     if not isinstance(own, torch.dtype):
-        return torch.float32  # an old configuration that does not say: what torch would use
+        return torch.float32  # an old configuration without a dtype: torch's default
     if device.type == "cpu" and own.itemsize < 4:
         # A CPU has hardly any float16 arithmetic. Eager bfloat16 is slower than float32 there, and its rows
         # depend on how many positions are computed together, so that a verification would see other logits than a
-        # single step. (Compiled, on a CPU that multiplies it, bfloat16 is faster: then it is asked for by name.)
+        # single step. (Compiled, on a CPU with bfloat16 products, it is faster: then it is requested by name.)
         return torch.float32
     return own
 
@@ -301,7 +300,7 @@ REFUSED = (
 
 
 def refuse_unpinned(checkpoint: Checkpoint, folder: Path) -> None:
-    """UnusableModelError for code that would run and is not pinned. Nothing of it has run yet."""
+    """UnusableModelError for unpinned code that would run. Nothing of it has run yet."""
     named = list(code_of(folder)) if checkpoint.trusted else []
     if elsewhere := [name for name in named if "--" in name]:
         raise UnusableModelError(
@@ -316,7 +315,7 @@ def refuse_unpinned(checkpoint: Checkpoint, folder: Path) -> None:
 
 
 def code_of(folder: Path) -> Iterator[str]:
-    """The classes that any description of a checkpoint names, and its own way to generate: what transformers runs."""
+    """The classes named in a checkpoint's descriptions, and its own generate(): the code that transformers runs."""
     for file in sorted(folder.glob(DESCRIBED)):
         yield from names_in(auto_map(file))
     if (folder / GENERATE).exists():
@@ -324,7 +323,7 @@ def code_of(folder: Path) -> Iterator[str]:
 
 
 def names_in(found: Any) -> Iterator[str]:
-    """The names of classes in an auto_map: a text, a pair of a slow and a fast tokenizer, or a mapping of these."""
+    """The class names in an auto_map: a text, a pair of a slow and a fast tokenizer, or a mapping of these."""
     if isinstance(found, str):
         yield found
     elif isinstance(found, dict | list):
@@ -333,15 +332,15 @@ def names_in(found: Any) -> Iterator[str]:
 
 
 def auto_map(file: Path) -> Any:
-    """What a description says of the classes that a checkpoint brings."""
+    """The auto_map of a description, with the classes in the checkpoint."""
     try:
         return json.loads(read_whole(file, LARGEST_TOKENIZER)).get("auto_map")
     except (OSError, ValueError, AttributeError, RecursionError):
-        return None  # whoever reads the description says what is wrong with it
+        return None  # the reader of the description reports the error
 
 
 def register(checkpoint: Checkpoint, folder: Path, config: PreTrainedConfig) -> None:
-    """Make the network of trusted code known as that of its configuration, so that it is checked like any other."""
+    """Register the network of trusted code for its configuration, so that it is checked like any other."""
     named = auto_map(folder / "config.json")
     name = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
     if checkpoint.may_run and name:

@@ -1,8 +1,8 @@
-"""How a network lies in memory: its size, its attention, and its parts where it is divided or split.
+"""The placement of a network in memory: its size, its attention, and its parts if it is divided or sharded.
 
---device-map divides it by layers over GPUs, the host and the disk, as accelerate decides; what lies on the host or on
-the disk is brought to the device at every pass, which is slow. --tensor-parallel splits every layer over processes, by
-the plan that transformers has for the architecture.
+--device-map divides it by layers over GPUs, the host and the disk, as accelerate decides; layers
+on the host or on disk are copied to the device at every pass, which is slow. --tensor-parallel
+shards every layer over processes, by the plan that transformers has for the architecture.
 """
 
 import shutil
@@ -36,21 +36,21 @@ MASKED = ("sdpa", "eager")
 DIVIDED = "flex"
 OPTION = "--device-map"
 AUTO = "auto"
-SHARE = 0.8  # of what is free, where nothing else is said: the rest is for caches and passes
+SHARE = 0.8  # of free memory, by default: the rest is for caches and passes
 HOST = "cpu"
 PARALLEL = "--tensor-parallel"
 START = "torchrun --nproc-per-node {} -m specbench run …"
-STYLES = {  # those whose rows were compared with the ones of a whole network
+STYLES = {  # those whose rows were compared with a whole network's
     *("colwise", "rowwise", "colwise_gather_output", "replicated_with_grad_allreduce", "embedding_rowwise"),
 }
 SPLIT = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
-READERS = 4  # threads of transformers that read weights at the same time
+READERS = 4  # transformers' threads that read weights concurrently
 
 
 @dataclass(frozen=True)
 class How:
-    """The settings `quantize` (or `draft_quantize`), `attn_implementation`,
-    `device_map` and `tensor_parallel` of one network; None is the usual."""
+    """The settings `quantize` (or `draft_quantize`), `attn_implementation`, `device_map` and
+    `tensor_parallel` of one network; None is the default."""
 
     quantize: str | None = None
     attention: str | None = None
@@ -58,7 +58,7 @@ class How:
     parallel: int | None = None
 
     def attention_of(self, config: Any) -> str:
-        """The attention that transformers is to use for a configuration. UsageError where it is not to be had."""
+        """The attention that transformers is to use for a configuration. UsageError if it is not available."""
         own = attention(config)
         if self.attention is None:
             return own
@@ -84,20 +84,20 @@ def place(device: torch.device) -> str:
 
 
 def places(device: torch.device) -> list[str]:
-    """The devices that layers may lie on, in the order in which they are filled: the device, and then other GPUs."""
+    """The devices for layers, in the order in which they are filled: the device, then other GPUs."""
     others = range(torch.cuda.device_count()) if device.type == "cuda" else ()
     return list(dict.fromkeys([place(device), *(f"cuda:{number}" for number in others)]))
 
 
 def limits(text: str, device: torch.device) -> dict[str, int]:
-    """How many bytes of weights the GPUs and the host may hold, by name. UsageError for any other text."""
+    """The maximum bytes of weights for GPUs and host, by name. UsageError for an invalid text."""
     if text == AUTO:
         free = {name: free_memory(torch.device(name)) for name in (*places(device), HOST)}
         return {name: NO_MEMORY_LIMIT if size is None else int(SHARE * size) for name, size in free.items()}
     parts = dict(part.strip().partition("=")[::2] for part in text.split(","))
     try:
         found = {place(torch.device(name)): convert_file_size_to_int(size) for name, size in parts.items()}
-    except (ValueError, RuntimeError) as error:  # of a size, of a device
+    except (ValueError, RuntimeError) as error:  # an invalid size or device
         sizes = ",".join(f"{name}=20GB" for name in dict.fromkeys((place(device), HOST)))
         raise UsageError(f"{OPTION} {text}: use {AUTO}, or how much to put where, such as {sizes}") from error
     known = dict.fromkeys((*places(device), HOST))
@@ -107,7 +107,7 @@ def limits(text: str, device: torch.device) -> dict[str, int]:
 
 
 def obstacle(checkpoint: Checkpoint, quantize: str | None) -> str:
-    """Why a network stays whole: weights are made or changed after they were read. Empty where it can be divided."""
+    """Why a network cannot be divided: weights are made or changed after reading. Empty if it can."""
     if checkpoint.shape:
         return "it is grown from a small one"
     if checkpoint.file:
@@ -118,15 +118,15 @@ def obstacle(checkpoint: Checkpoint, quantize: str | None) -> str:
 
 
 def refuse_undivided(checkpoint: Checkpoint, quantize: str | None, text: str, device: torch.device) -> None:
-    """UsageError where the network cannot be divided, or the text says nothing that is understood."""
+    """UsageError if the network cannot be divided, or the text is invalid."""
     limits(text, device)
     if reason := obstacle(checkpoint, quantize):
         raise UsageError(f"{OPTION}: {checkpoint.name} cannot be divided: {reason}")
 
 
 def load(text: str, device: torch.device, into: Callable[[dict[str, Any]], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """What `into` loads, told to divide it. UnusableModelError where the device holds not even the embeddings."""
-    folder = tempfile.mkdtemp(prefix="specbench-")  # for weights that are not stored as they are wanted
+    """The network that `into` loads, divided. UnusableModelError if the device cannot hold even the embeddings."""
+    folder = tempfile.mkdtemp(prefix="specbench-")  # for weights that are not stored in the requested form
     sizes = limits(text, device)
     most = {name if name == HOST else torch.device(name).index: size for name, size in sizes.items()}
     try:
@@ -141,7 +141,7 @@ def load(text: str, device: torch.device, into: Callable[[dict[str, Any]], tuple
 
 
 def shares(model: Any) -> dict[str, float]:
-    """The share of its weights that lies in each place, by name; empty for a network that is whole."""
+    """The share of its weights in each place, by name; empty for an undivided network."""
     places: Mapping[str, Any] = getattr(model, "hf_device_map", None) or {}
     sizes = Counter[str]()
     for name, tensor in model.named_parameters() if places else ():
@@ -151,12 +151,12 @@ def shares(model: Any) -> dict[str, float]:
 
 
 def label(model: Any) -> str:
-    """What results say about where its weights lie; empty for a network that is whole."""
+    """The placement of its weights, for results; empty for an undivided network."""
     return ", ".join(f"{share:.0%} on {place}" for place, share in shares(model).items())
 
 
 def notes(name: str, model: Any) -> list[str]:
-    """What a user should know before believing a time."""
+    """Warnings about the times of a divided network."""
     if not (found := label(model)):
         return []
     if set(shares(model)) & {HOST, "disk"}:
@@ -165,7 +165,7 @@ def notes(name: str, model: Any) -> list[str]:
 
 
 def refuse_unsplit(checkpoint: Checkpoint, config: Any, how: How, device: torch.device) -> None:
-    """UsageError or UnusableModelError, before a weight is read, where the processes cannot hold a network together."""
+    """UsageError or UnusableModelError, before a weight is read, if the processes cannot share the network."""
     count = how.parallel or 1
     if machine.joined() != count:
         raise UsageError(
@@ -182,7 +182,7 @@ def refuse_unsplit(checkpoint: Checkpoint, config: Any, how: How, device: torch.
 
 
 def refuse_uneven(name: str, config: Any, count: int) -> None:
-    """UnusableModelError where some size of a network does not divide by the number of processes."""
+    """UnusableModelError if a size of a network is not divisible by the number of processes."""
     sizes = {part: size for part in SPLIT if isinstance(size := getattr(config, part, None), int)}
     if uneven := [part for part, size in sizes.items() if size % count]:
         able = [n for n in range(2, min(sizes.values()) + 1) if not any(size % n for size in sizes.values())]
@@ -193,7 +193,7 @@ def refuse_uneven(name: str, config: Any, count: int) -> None:
 
 
 def refuse_unplanned(name: str, config: Any) -> None:
-    """UnusableModelError where transformers has no plan for an architecture, or one that nobody has checked here."""
+    """UnusableModelError if transformers has no plan for an architecture, or one that is untested here."""
     plan = plan_of(config)
     if not plan:
         raise UnusableModelError(f"{PARALLEL}: transformers has no plan for {config.model_type}, which {name} is")
@@ -202,24 +202,24 @@ def refuse_unplanned(name: str, config: Any) -> None:
 
 
 def plan_of(config: Any) -> Mapping[str, str]:
-    """How transformers splits a network: the ways, by the names of its parts."""
+    """The sharding plan of transformers: the styles, by the names of the network's parts."""
     base = getattr(config.get_text_config(decoder=True), "base_model_tp_plan", None) or {}
     return {**base, **(getattr(network_class(config), "_tp_plan", None) or {})} if base else {}
 
 
 class KeptError(Exception):
-    """Says how many numbers a layer hands to a cache for a token."""
+    """Carries the number of values that a layer hands to a cache per token."""
 
 
 class Watched(DynamicCache):
-    """A cache that ends a pass of one token when it is first given something."""
+    """A cache that ends a pass of one token at its first update."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *rest: Any, **more: Any) -> tuple[Tensor, Tensor]:
         raise KeptError(sum(states.shape[1] * states.shape[3] for states in (key_states, value_states)))
 
 
 def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device, how: How = AS_STORED) -> Network:
-    """What is needed to say how much memory the network of a configuration takes, loaded in this way."""
+    """The sizes from which the memory of a network with this configuration and these settings is estimated."""
     text: Any = config.get_text_config(decoder=True)
     attention = how.attention_of(config)
     net = in_dtype(config, dtype, attention)
@@ -244,20 +244,20 @@ def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
 
 
 def heads_of(text: Any) -> tuple[int, int]:
-    """(heads, heads of keys and values); none where there is a recurrent state alone."""
+    """(heads, heads of keys and values); zeros if there is only a recurrent state."""
     heads = getattr(text, "num_attention_heads", 0)
     return heads, getattr(text, "num_key_value_heads", None) or heads
 
 
 def kept_by(net: Any) -> int:
-    """How many numbers a layer of a network on the device meta keeps of a token: what its first one hands to a
-    cache, as latent attention keeps fewer than its heads have; by the number of these where that cannot be seen."""
+    """The number of values that a layer of a network on the device meta caches per token: as its first layer hands them
+    to a cache, because latent attention caches fewer than its heads have; computed from the heads if that fails."""
     ids = torch.zeros(1, 1, dtype=torch.long, device="meta")
     try:
         net(input_ids=ids, position_ids=ids, past_key_values=Watched(), use_cache=True)
     except KeptError as found:
         return int(found.args[0])
-    except Exception:  # whatever a network does with a recurrent state, or without weights
+    except Exception:  # any error of a recurrent state, or of missing weights
         pass
     text = net.config.get_text_config(decoder=True)
     heads, shared = heads_of(text)
@@ -265,7 +265,7 @@ def kept_by(net: Any) -> int:
 
 
 def in_dtype(config: PreTrainedConfig, dtype: torch.dtype, attention: str) -> Any:
-    """The network in a dtype, on the device meta. UnusableModelError where its configuration contradicts itself."""
+    """The network in a dtype, on the device meta. UnusableModelError if its configuration contradicts itself."""
     wanted = copy(config)
     wanted.dtype = dtype
     unusable = f"unusable {config.name_or_path}/config.json: it describes no network"
@@ -273,12 +273,12 @@ def in_dtype(config: PreTrainedConfig, dtype: torch.dtype, attention: str) -> An
 
 
 def weight_bytes(net: Any, config: PreTrainedConfig, device: torch.device, how: How) -> int:
-    """The weights as they lie on the device; a CPU holds them whole before it quantises them."""
+    """The bytes of the weights on the device; a CPU holds them whole before it quantises them."""
     if how.quantize and device.type != "cpu":
         return quantise.bytes_of(net, how.quantize)
     if how.device_map is not None:
         return min(quantise.bytes_of(net), limits(how.device_map, device).get(place(device), 0))
-    if how.parallel is not None:  # embedding and head are counted whole: not every plan splits them
+    if how.parallel is not None:  # embedding and head are counted whole: not every plan shards them
         ends = {id(end): end for end in (net.get_input_embeddings().weight, net.get_output_embeddings().weight)}
         table = sum(end.numel() * end.element_size() for end in ends.values())
         return int(table + (quantise.bytes_of(net) - table) // how.parallel)
@@ -290,6 +290,6 @@ def weight_bytes(net: Any, config: PreTrainedConfig, device: torch.device, how: 
 
 
 def host_bytes(net: Any, device: torch.device, how: How) -> int:
-    """What the host holds while weights are read for another device: few of them, or all where it quantises them."""
+    """The host's bytes while weights are read for another device: few of them, or all if it quantises them."""
     sizes = [tensor.numel() * tensor.element_size() for tensor in net.parameters()]
     return sum(sizes if how.quantize and device.type != "cpu" else nlargest(READERS, sizes))

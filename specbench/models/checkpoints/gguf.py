@@ -1,8 +1,8 @@
-"""GGUF files: as checkpoints, which transformers dequantises while it loads, and written from a Llama for llama.cpp.
+"""GGUF files: as checkpoints, which transformers dequantises while loading, and written from a Llama for llama.cpp.
 
-Weights are never kept packed: transformers does that only for devices other than a CPU, with kernels that it
-would fetch from the hub and run. What is written has the same token ids, made once and kept among the caches;
-how text is split before its merges apply is GPT-2's way, so whoever needs the very same tokens gives ids.
+Weights are never kept packed: transformers does that only for devices other than a CPU, with kernels that
+it would download from the hub and run. Written files have the same token ids, and are made once and cached.
+Their text is split before merges in GPT-2's way, so callers that need identical tokens must pass ids.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ from specbench.models.checkpoints.names import GGUF, Checkpoint, require
 from specbench.wording import clean_path
 
 PART = re.compile(r"-\d{5}-of-\d{5}\.gguf")
-# Its bar is the only one of transformers that cannot be turned off otherwise.
+# This is transformers' only progress bar without another switch.
 modeling_gguf_pytorch_utils.tqdm = logging.tqdm  # type: ignore[attr-defined]
-LARGE = 64 << 20  # bytes of a file; reading it takes so long that a line says it
+LARGE = 64 << 20  # bytes of a file; above, its slow reading is announced
 UNPACKED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 def fetch(checkpoint: Checkpoint) -> Path:
-    """The folder with the file of `checkpoint`; UnusableModelError where it, or what reads it, is missing."""
+    """The folder with the file of `checkpoint`; UnusableModelError if the file or its reader is missing."""
     require("gguf", f"{checkpoint.name}: a GGUF file")
     file = str(checkpoint.file)
     if PART.search(file):
@@ -50,14 +50,14 @@ def fetch(checkpoint: Checkpoint) -> Path:
 
 
 def arguments(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What transformers' loaders are told besides the folder: nothing for a checkpoint that is no GGUF file."""
+    """The extra arguments of transformers' loaders; empty for a checkpoint that is not a GGUF file."""
     return {"gguf_file": checkpoint.file} if checkpoint.file else {}
 
 
 @contextmanager
 def read_once(checkpoint: Checkpoint) -> Iterator[None]:
-    """transformers reads meanwhile from the reader that is there already: configuration, tokenizer and weights each
-    begin with all words of the tokenizer, which take seconds. Its loaders take the class from the module `gguf`."""
+    """Let transformers use the existing reader: configuration, tokenizer and weights each begin by reading
+    all words of the tokenizer, which takes seconds. Its loaders take the class from the module `gguf`."""
     if not checkpoint.file:
         yield
         return
@@ -70,11 +70,11 @@ def read_once(checkpoint: Checkpoint) -> Iterator[None]:
         gguf.GGUFReader = own  # type: ignore[misc]
 
 
-_READERS: dict[Path, tuple[int, Any]] = {}  # by the file, which is mapped: when it was changed, and what was read
+_READERS: dict[Path, tuple[int, Any]] = {}  # by the mapped file: its modification time and its reader
 
 
 def reader(file: Path) -> Any:
-    """What the package reads from a file as it is now; `forget` frees it."""
+    """The package's reader of a file in its current state; `forget` frees it."""
     from gguf import gguf_reader
 
     changed = file.stat().st_mtime_ns
@@ -86,12 +86,12 @@ def reader(file: Path) -> Any:
 
 
 def forget(file: Path) -> None:
-    """Free what was read of a file whose weights are loaded: the words of a tokenizer take hundreds of megabytes."""
+    """Free the reader of a file whose weights are loaded: a tokenizer's words take hundreds of megabytes."""
     _READERS.pop(file, None)
 
 
 def kinds(file: Path) -> Counter[str]:
-    """How its weights are packed: of every type of GGUF (Q4_1, F32 …) the number of weights."""
+    """The number of weights per GGUF type (Q4_1, F32 …)."""
     return _kinds(file, file.stat().st_mtime_ns)
 
 
@@ -110,7 +110,7 @@ def commonest(file: Path) -> str:
 
 
 def files_in(folder: Path) -> str:
-    """What to do with a folder that holds no checkpoint but GGUF files; empty where it holds none."""
+    """The remedy for a folder that holds GGUF files but no checkpoint; empty if it holds none."""
     files = sorted(folder.glob(f"*{GGUF}"))
     return f"; it holds GGUF files: name one of them, such as {files[0]}" if files else ""
 
@@ -122,13 +122,13 @@ NAMES = {
     "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "model.layers": "blk",
 }  # fmt: skip
-VERSION = 2  # of what is written: files of another one are not taken
+VERSION = 2  # of written files: those of another version are not used
 INSTEAD = "convert it with llama.cpp's own converter, and name the GGUF file"
 
 
 def gguf_of(name: str, weights: list[Path], config: Any, tokenizer: Any, dtype: torch.dtype, folder: Path) -> Path:
-    """The GGUF file of a checkpoint in a dtype, made in `folder` unless it is there.
-    UnusableModelError for one of another architecture, or with what this does not write."""
+    """The GGUF file of a checkpoint in a dtype, made in `folder` if missing. UnusableModelError
+    for another architecture, or for unsupported features."""
     refuse_unable(name, config, dtype)
     if any(path.suffix != ".safetensors" for path in weights):
         raise UnusableModelError(f"{name}: no GGUF file is made of it here (its weights are pickled): {INSTEAD}")
@@ -143,7 +143,7 @@ def gguf_of(name: str, weights: list[Path], config: Any, tokenizer: Any, dtype: 
 
 
 def refuse_unable(name: str, config: Any, dtype: torch.dtype) -> None:
-    """UnusableModelError, before a weight is read, for what is not written here."""
+    """UnusableModelError, before a weight is read, for features that are not written here."""
     rope = getattr(config, "rope_parameters", None) or {}
     unable = {
         f"its architecture is {config.model_type}": config.model_type != "llama",
@@ -186,7 +186,7 @@ def write(file: Path, weights: list[Path], config: Any, tokenizer: Any, dtype: t
 
 
 def add_vocabulary(writer: Any, config: Any, tokenizer: Any) -> None:
-    """Every id has a word. A merge must be there for llama.cpp to read the file, also where none applies."""
+    """Add a word for every id. llama.cpp needs at least one merge to read the file, even if none applies."""
     import gguf
 
     words: Mapping[str, int] = tokenizer.get_vocab()
@@ -207,7 +207,7 @@ def add_vocabulary(writer: Any, config: Any, tokenizer: Any) -> None:
 
 
 def add(writer: Any, name: str, weight: Tensor, config: Any, dtype: torch.dtype) -> None:
-    """One tensor: a matrix in the dtype, a vector of a norm in float32, as llama.cpp has them."""
+    """Add one tensor: a matrix in the dtype, a norm's vector in float32, as in llama.cpp."""
     import gguf
 
     if "rotary_emb" in name or (name == "lm_head.weight" and config.tie_word_embeddings):
@@ -226,5 +226,5 @@ def add(writer: Any, name: str, weight: Tensor, config: Any, dtype: torch.dtype)
 
 
 def paired(weight: Tensor, heads: int) -> Tensor:
-    """llama.cpp has the two halves of a rotary pair side by side."""
+    """The weight with the two halves of a rotary pair next to each other, as in llama.cpp."""
     return weight.reshape(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)

@@ -1,7 +1,7 @@
 """Networks of transformers, loaded from checkpoints: whole, in evaluation mode, on their device.
 
-Refuses what would give wrong numbers: weights that are missing, damaged
-or of other shapes, which transformers would fill with random numbers.
+Refuses weights that would give wrong numbers: missing, damaged, or of other shapes.
+transformers would fill those with random numbers.
 """
 
 import os
@@ -25,7 +25,7 @@ from specbench.models.checkpoints.weights import Watch, no_floats, stored, unwat
 from specbench.models.scale import growth
 from specbench.wording import some
 
-# transformers may convert pickled checkpoints in a thread of its own: nothing is to run beside a timed loop.
+# transformers may convert pickled checkpoints in a separate thread: no thread may run during a timed loop.
 os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"
 
 CPU = torch.device("cpu")
@@ -33,9 +33,9 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A network that is ready to use; `commit` is what the hub's revision stood for, `warnings` are for stderr.
+    """A loaded network; `commit` is the hub's resolved revision, `warnings` are for stderr.
 
-    weights: where they came from and what was done to them, in a few words, for the row of results.
+    weights: their source and conversions, in a few words, for the row of results.
     """
 
     model: PreTrainedModel
@@ -46,7 +46,7 @@ class Loaded:
 
 
 def refuse_unable(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, device: torch.device, how: How) -> None:
-    """UsageError or UnusableModelError, before a weight is read, for what cannot be had on this machine."""
+    """UsageError or UnusableModelError, before a weight is read, for settings that this machine does not support."""
     how.attention_of(config)
     quantise.refuse_unmet(checkpoint, config, device)
     if how.device_map is not None:
@@ -64,7 +64,7 @@ def refuse_unable(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, devic
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is wanted of one network: dtype and device are resolved, `watch` hears how many bytes have come."""
+    """The settings of one network: dtype and device are resolved, `watch` receives the bytes read."""
 
     dtype: torch.dtype
     device: torch.device
@@ -79,9 +79,9 @@ def load_model(
     watch: Watch = unwatched,
     how: How = AS_STORED,
 ) -> Loaded:
-    """The network in evaluation mode, without gradients; `dtype` None is what auto resolves to.
+    """The network in evaluation mode, without gradients; `dtype` None resolves as auto.
 
-    Its weights go straight to `device`; `watch` hears how many bytes of them have been fetched and read.
+    Its weights go directly to `device`; `watch` receives the bytes fetched and read.
     """
     config = load_config(checkpoint)
     dtype = dtype or resolve_dtype("auto", config, device)
@@ -97,7 +97,7 @@ def load_model(
 
 
 def _plain(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
-    """The network before anything is quantised."""
+    """The network before quantisation."""
     if checkpoint.shape is not None:
         return _grown(checkpoint, config, wanted)
     if not checkpoint.file and (adapter := weights.find_adapter(checkpoint, names.fetch(checkpoint))):
@@ -145,7 +145,7 @@ def _grown(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
 
 
 def load_original(checkpoint: Checkpoint) -> Loaded:
-    """What a checkpoint with a shape is grown from, as it is stored."""
+    """The original of a checkpoint with a shape, as stored."""
     small = replace(checkpoint, shape=None)
     own = load_config(small).dtype
     return load_model(small, own if isinstance(own, torch.dtype) else None, CPU)
@@ -153,7 +153,7 @@ def load_original(checkpoint: Checkpoint) -> Loaded:
 
 @dataclass(frozen=True)
 class Files:
-    """A checkpoint on this disk: its folder, its weight files (all of one kind) and its configuration."""
+    """A checkpoint on disk: its folder, its weight files (all of one kind) and its configuration."""
 
     checkpoint: Checkpoint
     folder: Path
@@ -166,16 +166,16 @@ class Files:
 
     @property
     def packed(self) -> bool:
-        """Whether these are other tensors than those of the network, from which they are made."""
+        """Whether the network's tensors must be computed from the stored ones."""
         return bool(self.checkpoint.file or quantise.method_of(self.config))
 
     @property
     def plain(self) -> bool:
-        """Whether these are tensors as the network has them, which can be read one by one."""
+        """Whether the stored tensors are the network's, which can be read one by one."""
         return not (self.pickled or self.packed)
 
     def label(self, device: torch.device) -> str:
-        """What results say about the weights."""
+        """The description of the weights in results."""
         if self.checkpoint.file:
             return f"GGUF {gguf.commonest(self.weights[0])}, dequantised"
         kind = quantise.stored_label(self.config, device) or self.weights[0].suffix.removeprefix(".")
@@ -183,13 +183,13 @@ class Files:
 
 
 def network(files: Files, dtype: torch.dtype, device: torch.device, how: How, watch: Watch) -> Any:
-    """(the network on `device`, what its files lacked or had besides). UnusableModelError where they do not load."""
+    """(the network on `device`, its missing and unexpected weights). UnusableModelError if they do not load."""
     settings = {
         "dtype": dtype,
         "device_map": None if device.type == "cpu" else {"": device},
         "attn_implementation": how.attention_of(files.config),
         "experts_implementation": experts(files.config, dtype),
-        "ignore_mismatched_sizes": True,  # so that they are named by the caller, and refused
+        "ignore_mismatched_sizes": True,  # so that the caller names and refuses them
         "output_loading_info": True,
     }
     failed = f"{files.checkpoint.name}: cannot load {files.weights[0]}"
@@ -224,12 +224,12 @@ def _from_safetensors(files: Files, device: torch.device, watch: Watch, settings
     )
     if head:
         head.put_into(model, info)
-    model.config.name_or_path = str(files.folder)  # transformers was given tensors and no name
+    model.config.name_or_path = str(files.folder)  # transformers received tensors and no name
     return model, info
 
 
 def _from_pretrained(files: Files, settings: dict[str, Any]) -> Any:
-    """The same of files that transformers reads by itself."""
+    """The same for files that transformers reads itself."""
     with gguf.read_once(files.checkpoint):
         return transformers.AutoModelForCausalLM.from_pretrained(
             files.folder,
@@ -243,7 +243,7 @@ def _from_pretrained(files: Files, settings: dict[str, Any]) -> Any:
 
 
 def refuse_incomplete(checkpoint: Checkpoint, info: dict[str, Any]) -> None:
-    # transformers fills what is missing with random numbers. Tied weights are not among what it calls missing.
+    # transformers fills missing weights with random numbers. It does not count tied weights as missing.
     if info["mismatched_keys"]:
         name, stored, wanted = min(info["mismatched_keys"], key=lambda entry: str(entry[0]))
         raise UnusableModelError(
@@ -256,7 +256,7 @@ def refuse_incomplete(checkpoint: Checkpoint, info: dict[str, Any]) -> None:
 
 
 def refuse_other_types(checkpoint: Checkpoint, model: Any, no_floats: Mapping[str, str]) -> None:
-    """UnusableModelError for weights that are stored as no floats (their names and types) and are computed as such."""
+    """UnusableModelError for weights that are not stored as floats (their names and types) but computed as such."""
     floats = {name for name, weight in model.named_parameters() if weight.is_floating_point()}
     for name, kind in sorted(no_floats.items()):
         if {name, f"{model.base_model_prefix}.{name}"} & floats:

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is on this machine or can be had from the hub; and what is missing of it, as a download."""
+"""Whether a checkpoint is on this machine or available from the hub; and its missing parts, as a download."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ WEIGHTS = (".safetensors", ".bin")
 
 
 def unavailable(role: str, checkpoint: Checkpoint) -> Missing | None:
-    """What is missing of the checkpoint of a role and will not come by itself; None where all is here or can be had."""
+    """The missing part of a role's checkpoint that cannot be fetched; None if all is here or available."""
     if Path(checkpoint.source).exists():
         return None
     try:
@@ -32,16 +32,16 @@ def unavailable(role: str, checkpoint: Checkpoint) -> Missing | None:
 
 
 def without_extra(checkpoint: Checkpoint) -> Missing | None:
-    """The extra of ours that brings what reads a checkpoint, where it is not installed; looks at its description."""
+    """The missing extra of ours that installs a checkpoint's reader; checks its description."""
     try:
         extra, words = needed_extra(checkpoint, fetch(checkpoint))
     except UnusableModelError:
-        return None  # nothing is known of it: it is missing itself
+        return None  # unknown: the checkpoint itself is missing
     return lacking_extra(extra, f"{checkpoint.name}: {words}") if extra else None
 
 
 def lacking_extra(extra: str, words: str) -> Missing | None:
-    """An extra that is not installed; `words` say what needs it."""
+    """A missing extra; `words` describe its use."""
     try:
         require(extra, words)
     except UnusableModelError as error:
@@ -50,7 +50,7 @@ def lacking_extra(extra: str, words: str) -> Missing | None:
 
 
 def needed_extra(checkpoint: Checkpoint, folder: Path) -> tuple[str, str]:
-    """The extra that a checkpoint needs, and what of it needs that; empty for an ordinary one."""
+    """The extra that a checkpoint needs, and the reason; empty for an ordinary one."""
     if checkpoint.file:
         return "gguf", "a GGUF file"
     if (folder / weights.ADAPTER).is_file():
@@ -59,19 +59,19 @@ def needed_extra(checkpoint: Checkpoint, folder: Path) -> tuple[str, str]:
         found = json.loads(read_whole(folder / "config.json", LARGEST)).get("quantization_config") or {}
         method = str(found.get("quant_method"))
     except (OSError, ValueError, AttributeError, RecursionError):
-        return "", ""  # who reads the configuration says what is wrong with it
+        return "", ""  # the reader of the configuration reports the error
     need = quantise.NEEDS.get(method)
     return (need.extra, f"its weights are quantised by {method}, which") if need else ("", "")
 
 
 def described(role: str, checkpoint: Checkpoint, message: str, cause: BaseException | None) -> Missing:
-    """A checkpoint that cannot be had, with its size where the hub says it. cause: what the hub answered, if it did."""
+    """An unavailable checkpoint, with its size if the hub reports it. cause: the hub's answer, if any."""
     refusal = message.removeprefix(f"{repository(checkpoint).subject} ") if hub.refused(cause) else ""
     return Missing(role, checkpoint.name, message, download_command(checkpoint), refusal, download_size(checkpoint))
 
 
 def download_size(checkpoint: Checkpoint) -> int | None:
-    """The bytes of the files of a checkpoint that a run reads; None where the hub does not say."""
+    """The bytes of a checkpoint's files that a run reads; None if the hub does not report them."""
     sizes = hub.file_sizes(repository(checkpoint))
     own = {name: size for name, size in sizes.items() if "/" not in name}
     kinds = [sum(size for name, size in own.items() if name.endswith(kind)) for kind in WEIGHTS]

@@ -1,7 +1,7 @@
-"""Names of checkpoints, the pairs among them, and the folder that a name leads to.
+"""Names of checkpoints, the pairs among them, and the folder of a name.
 
-A name is an alias of configs/pairs.yaml, a folder, a GGUF file or a hub id,
-each also grown to a shape (`demo@llama-7b`). No torch and no transformers.
+A name is an alias of configs/pairs.yaml, a folder, a GGUF file or a hub id, each optionally
+grown to a shape (`demo@llama-7b`). No torch and no transformers.
 """
 
 import re
@@ -27,13 +27,13 @@ from specbench.wording import clean, clean_path
 
 FILE = CONFIGS / "pairs.yaml"
 GGUF = ".gguf"
-PATHS = (".", "/", "~")  # how what is meant as a path begins
-GROWN = "@"  # stands between a checkpoint and the shape that it is grown to
+PATHS = (".", "/", "~")  # prefixes of paths
+GROWN = "@"  # separates a checkpoint from the shape that it is grown to
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 HUB_FILE = re.compile(rf"(?P<repo>{HUB_ID.pattern})/(?P<file>[\w.-]+\.gguf)", re.ASCII)
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 DISTRIBUTION = "specbench-decoding"
-# Our extra → the modules that it brings, as far as they are asked for here.
+# Our extra → its modules, as far as they are used here.
 EXTRAS: dict[str, tuple[str, ...]] = {
     "gguf": ("gguf",),
     "peft": ("peft",),
@@ -42,7 +42,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "bnb": ("bitsandbytes",),
     "gptq": ("gptqmodel", "optimum"),
 }
-DESCRIPTION = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")  # configuration and tokenizer: everything small
+DESCRIPTION = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")  # configuration and tokenizer: all small files
 READ = (*(pattern[1:] for pattern in DESCRIPTION), ".safetensors", ".bin", ".pt", ".py")
 SAFETENSORS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors-*-of-*.safetensors")
 PICKLED = ("pytorch_model.bin", "pytorch_model-*-of-*.bin")
@@ -53,7 +53,7 @@ class _Entry(BaseModel):
 
 
 class Packaged(_Entry):
-    """A GGUF file inside a package of the package index; `extra` is the one of ours that installs it."""
+    """A GGUF file inside a package of the package index; `extra` is our extra that installs it."""
 
     name: str
     file: str
@@ -61,7 +61,7 @@ class Packaged(_Entry):
 
 
 class Model(_Entry):
-    """Where an alias leads: a repository of the hub, a folder that ships with specbench, or a file in a package."""
+    """The source of an alias: a repository of the hub, a folder shipped with specbench, or a file in a package."""
 
     repo: str | None = None
     path: str | None = None  # relative to specbench/assets
@@ -82,7 +82,7 @@ class Model(_Entry):
 
 
 class Pair(_Entry):
-    """The usual draft of a target, others that fit, and a lookahead where one is known."""
+    """The usual draft of a target, other suitable drafts, and a lookahead if known."""
 
     draft: str
     also: tuple[str, ...] = ()
@@ -123,11 +123,11 @@ def shipped() -> Table:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a model comes from: `source` is a hub id or a local folder, `name` is what the user called it.
+    """The source of a model: `source` is a hub id or a local folder, `name` is the user's name for it.
 
-    `shape`: what it is grown to when it is loaded (a scale model); None for a model as it is. `file`: the GGUF file in
-    the source that is the checkpoint; None where the source as a whole is one. `package`: the installed package, with
-    its version, that the file lies in. `trusted`: code that comes with it may run (see `description`).
+    `shape`: the shape that it is grown to when loaded (a scale model); None for an unchanged model. `file`: the
+    GGUF file in the source that is the checkpoint; None if the whole source is one. `package`: the installed
+    package, with its version, that contains the file. `trusted`: its code may run (see `description`).
     """
 
     name: str
@@ -141,18 +141,18 @@ class Checkpoint:
 
     @property
     def place(self) -> str:
-        """Where it comes from, as results record it."""
+        """Its source, as recorded in results."""
         source = self.package or self.source
         return f"{source}/{self.file}" if self.file else source
 
     @property
     def pinned(self) -> bool:
-        """Whether its files cannot change between two looks: a folder on this disk, or a repository at a commit."""
+        """Whether its files cannot change between two reads: a local folder, or a repository at a commit."""
         return Path(self.source).is_dir() or COMMIT.fullmatch(self.revision or "") is not None
 
     @property
     def may_run(self) -> bool:
-        """Whether transformers may run code that comes with it, whatever its files say."""
+        """Whether transformers may run its code, whatever its files declare."""
         return self.trusted and self.pinned
 
 
@@ -161,14 +161,14 @@ def aliases() -> list[str]:
 
 
 def described(alias: str) -> dict[str, str]:
-    """What the table says about an alias, for a list of all of them."""
+    """The table's information on an alias, for a list of all of them."""
     model, pair = shipped().models[alias], shipped().pairs.get(alias)
     notes = ["gated"] * model.gated + [model.note] * bool(model.note)
     return {"source": model.source, "draft": pair.draft if pair else "", "note": "; ".join(notes)}
 
 
 def resolve(name: str, revision: str | None = None) -> Checkpoint:
-    """The checkpoint that `name` stands for; `revision` takes the place of the pinned one."""
+    """The checkpoint of `name`; `revision` replaces the pinned one."""
     if model := shipped().models.get(name):
         if model.repo:
             return Checkpoint(name, model.repo, revision or model.revision, model.gated)
@@ -225,8 +225,8 @@ def _grown(name: str, revision: str | None) -> Checkpoint:
 
 
 def default_draft(target: str) -> str | None:
-    """The draft that goes with `target`, an alias or the hub id of one; of a scale
-    model the one of its original, grown to the shape that goes with the target's."""
+    """The usual draft of `target`, an alias or the hub id of one; for a scale model that of its
+    original, grown to the shape that belongs to the target's."""
     if GROWN in target and not Path(target).exists():
         small, _, like = target.rpartition(GROWN)
         draft, shape = default_draft(small), shapes.find(like).draft
@@ -236,7 +236,7 @@ def default_draft(target: str) -> str | None:
 
 
 def usual_settings(target: str, draft: str | None) -> dict[str, int]:
-    """The settings that pairs.yaml gives for this very pair, as a user would: `k`, `max_new_tokens`."""
+    """The settings in pairs.yaml for exactly this pair: `k`, `max_new_tokens`."""
     pair = shipped().pairs.get(_alias(target))
     if pair is None or draft is None or pair.draft != _alias(draft):
         return {}
@@ -249,7 +249,7 @@ def _alias(name: str) -> str:
 
 
 def packaged_file(alias: str, packaged: Packaged) -> Path:
-    """The file. UnusableModelError, with the command that installs it, where the package or the file is missing."""
+    """The file. UnusableModelError, with the install command, if the package or the file is missing."""
     try:
         found = metadata.files(packaged.name) or []
     except metadata.PackageNotFoundError:
@@ -267,7 +267,7 @@ def packaged_file(alias: str, packaged: Packaged) -> Path:
 
 
 def packaged_label(packaged: Packaged) -> str:
-    """The package and its version, which says which weights these are."""
+    """The package and its version, which identify the weights."""
     return f"{packaged.name} {metadata.version(packaged.name)}"
 
 
@@ -285,7 +285,7 @@ def install(extra: str) -> str:
 
 
 def fetch(checkpoint: Checkpoint, weights: tuple[str, ...] = (), progress: Progress | None = None) -> Path:
-    """The folder with the description of `checkpoint` and those of the given weight files that it has."""
+    """The folder with the description of `checkpoint` and the given weight files as far as they exist."""
     if (folder := Path(checkpoint.source)).is_dir():
         refuse_unreadable(checkpoint, folder)
         return folder
@@ -298,7 +298,7 @@ def fetch(checkpoint: Checkpoint, weights: tuple[str, ...] = (), progress: Progr
 
 
 def refuse_unreadable(checkpoint: Checkpoint, folder: Path) -> None:
-    """UnusableModelError for a folder in which a file that a library may open is a pipe or a device: it would wait."""
+    """UnusableModelError for a folder in which a readable file is a pipe or a device: a library would hang."""
     try:
         for path in folder.iterdir():
             if path.suffix in READ and path.exists() and not path.is_dir():
@@ -313,7 +313,7 @@ def repository(checkpoint: Checkpoint) -> Repository:
 
 
 def commit(folder: Path) -> str | None:
-    """The commit a snapshot in the hub's cache was taken from; None for any other folder."""
+    """The commit of a snapshot in the hub's cache; None for any other folder."""
     return folder.name if folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name) else None
 
 

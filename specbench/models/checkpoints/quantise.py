@@ -1,10 +1,10 @@
-"""Quantised weights: by torchao or by layers of ours after loading, or as a checkpoint stores them.
+"""Quantised weights: by torchao or by layers of ours after loading, or as stored in a checkpoint.
 
-Linear layers become int8, int4 or fp8 (weight only), or with int8 activations as well (w8a8, w4a8), which on a CPU
-are layers of ours: torchao's have no kernel there. The head, the embedding and every weight of no linear layer
-(norms, biases, stacked experts) keep their type: head and embedding are often one tensor, and the head decides
-between near tokens. With `+head` the head has int8 codes of its own: it is half of what a small network then reads
-for a token. Activations have a scale for every token, so that a row of logits depends on its own sequence alone.
+Linear layers become int8, int4 or fp8 (weight only), or with int8 activations as well (w8a8, w4a8), which on a
+CPU are layers of ours: torchao's have no kernel there. The head, the embedding and all weights outside linear
+layers (norms, biases, stacked experts) keep their type: head and embedding are often one tensor, and the head
+decides between near tokens. With `+head` the head has its own int8 codes: it is half of what a small network then
+reads per token. Activations have a scale per token, so that a row of logits depends on its own sequence alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,11 +21,11 @@ from specbench.models.execution import int8_operators
 from specbench.models.network import packed
 from specbench.wording import clean, first_line
 
-GROUP = 32  # weights of a row with a common scale and zero point in int4: the finest that torchao has, as in GGUF's Q4
+GROUP = 32  # weights of a row with a common scale and zero point in int4: torchao's finest, as in GGUF's Q4
 BYTES = {"int8": 1.0, "int4": 0.5, "fp8": 1.0}
 HEAD = "+head"
 OURS: dict[str, type[packed.Int8Linear | packed.Int4Linear]] = {"w8a8": packed.Int8Linear, "w4a8": packed.Int4Linear}
-UNPACKED_BY_COMPILER = frozenset({"int8", "fp8"})  # inductor computes a frozen weight's product with its scale once
+UNPACKED_BY_COMPILER = frozenset({"int8", "fp8"})  # inductor computes a frozen weight times its scale once
 SCALES = {"int8": 5, "fp8": 4}  # bytes per row: a float32 scale; a zero point
 
 
@@ -34,7 +34,7 @@ KEPT = "head, embedding and norms keep their type"
 
 @dataclass(frozen=True)
 class Quantised:
-    """What became of a network: how many of its linear layers, and which share of all its weights."""
+    """The result of quantising a network: the number of its linear layers, and their share of all weights."""
 
     kind: str
     layers: int
@@ -44,7 +44,7 @@ class Quantised:
 
     @property
     def label(self) -> str:
-        """What results say about the weights."""
+        """The description of the weights in results."""
         return f"{self.kind}{self.by} ({self.share:.0%} of the weights)"
 
     @property
@@ -57,7 +57,7 @@ class Quantised:
 
 
 def apply(model: Any, kind: str, device: torch.device) -> Quantised:
-    """Quantise the linear layers of `model` in place, on `device`. UnusableModelError where it has none to quantise."""
+    """Quantise the linear layers of `model` in place, on `device`. UnusableModelError if it has none."""
     chosen, every = quantisable(model, kind), linear_layers(model, kind.endswith(HEAD))
     if not chosen:
         raise UnusableModelError(f"{type(model).__name__} has no linear layers that can be quantised to {kind}")
@@ -70,17 +70,17 @@ def apply(model: Any, kind: str, device: torch.device) -> Quantised:
 
 
 def ours(kind: str, device: torch.device) -> bool:
-    """Whether it is done here, and not by torchao."""
+    """Whether our layers do it, not torchao."""
     return device.type == "cpu" and not needs_torchao(kind)
 
 
 def needs_torchao(kind: str) -> bool:
-    """Whether it is done by torchao on every device."""
+    """Whether torchao does it on every device."""
     return kind.removesuffix(HEAD) not in OURS
 
 
 def put(model: Any, kind: str, device: torch.device, chosen: set[str]) -> None:
-    """Quantise the layers of these names."""
+    """Quantise the layers with these names."""
     if ours(kind, device):
         replace_linear(model.to(device), chosen, OURS[kind.removesuffix(HEAD)])
     else:
@@ -90,7 +90,7 @@ def put(model: Any, kind: str, device: torch.device, chosen: set[str]) -> None:
 
 
 def replace_linear(model: Any, names: Iterable[str], kind: Callable[[nn.Linear], nn.Module]) -> None:
-    """Put layers of ours in the place of those of these names: of this kind, but for the head, which is int8."""
+    """Replace the layers with these names by ours: of this kind, except that the head is int8."""
     head = head_of(model)
     for name in names:
         holder, _, last = name.rpartition(".")
@@ -99,30 +99,30 @@ def replace_linear(model: Any, names: Iterable[str], kind: Callable[[nn.Linear],
 
 
 def head_of(model: Any) -> Any:
-    """What makes logits; None where there is nothing of the kind."""
+    """The module that computes logits; None if missing."""
     return model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
 
 
 def linear_layers(model: Any, head: bool = False) -> dict[str, nn.Linear]:
-    """The linear layers of a network by name; the head among them only where that is asked for."""
+    """The linear layers of a network by name; the head is included only on request."""
     found = {name: one for name, one in model.named_modules() if isinstance(one, nn.Linear)}
     return {name: one for name, one in found.items() if head or one is not head_of(model)}
 
 
 def is_embedding(model: Any, layer: nn.Linear) -> bool:
-    """Whether the weights of a layer are those of the embedding as well, which keeps them."""
+    """Whether a layer shares its weights with the embedding, which keeps them."""
     embedding = model.get_input_embeddings()
     return layer.weight is getattr(embedding, "weight", None)
 
 
 def quantisable(model: Any, kind: str) -> set[str]:
-    """The names of those that are quantised."""
+    """The names of the layers to quantise."""
     layers = linear_layers(model, kind.endswith(HEAD))
     return {name for name, layer in layers.items() if kind != "int4" or layer.in_features % GROUP == 0}
 
 
 def torchao_settings(kind: str, device: torch.device) -> Any:
-    """torchao's settings. None may change those of the compiler, which the baseline shares."""
+    """torchao's settings. None of them may change the compiler's, which the baseline shares."""
     from torchao import quantization
 
     if kind not in ("int8", "int4", "fp8", "w8a8"):
@@ -143,20 +143,20 @@ def torchao_settings(kind: str, device: torch.device) -> Any:
 
 
 def refuse_unable(kind: str, dtype: torch.dtype, device: torch.device) -> None:
-    """UnusableModelError unless such layers compute on `device` in `dtype`, which is tried with a small one."""
+    """UnusableModelError unless such layers compute on `device` in `dtype`; a small one is tried."""
     if not ours(kind, device):
         require("quant", f"quantising to {kind}")
     tried = nn.Sequential(nn.Linear(4 * GROUP, 4 * GROUP, bias=False, dtype=dtype, device=device))
     try:
         put(tried, kind, device, {"0"})
         tried(torch.ones(2, 4 * GROUP, dtype=dtype, device=device))
-    except Exception as error:  # whatever torchao and its kernels raise for what they do not have
+    except Exception as error:  # any error of torchao and its kernels
         where = f"{device.type} in {str(dtype).removeprefix('torch.')}"
         raise UnusableModelError(f"{kind} weights do not compute on {where} here: {first_line(error)}") from error
 
 
 def bytes_of(model: Any, kind: str | None = None) -> int:
-    """The bytes that the weights of a network take once they are quantised; it may lie on the device meta."""
+    """The bytes of a network's weights after quantisation; it may be on the device meta."""
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     total: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if kind is None:
@@ -170,19 +170,19 @@ def bytes_of(model: Any, kind: str | None = None) -> int:
 
 
 def _bytes(weight: torch.Tensor, kind: str) -> int:
-    """Of the codes and scales of a layer."""
+    """The bytes of a layer's codes and scales."""
     rows, columns = weight.shape
     tall = -(-rows // packed.TALL) * packed.TALL
     if kind == "w8a8":
         return tall * -(-columns // 4) * 4 + 4 * rows
-    if kind == "w4a8":  # a group has a value besides
+    if kind == "w4a8":  # a group also has a value
         return tall * -(-columns // packed.GROUP) * (packed.GROUP // 2 + 1) + 4 * rows
     scales = 2 * weight.element_size() * weight.numel() // GROUP if kind == "int4" else SCALES[kind] * rows
     return int(BYTES[kind] * weight.numel()) + scales
 
 
 class UncompiledError(UsageError):
-    """Weights that a compiler would not leave as they are; `why`."""
+    """Weights that a compiler would change; `why`."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"--tier compile: {why}: use --tier eager")
@@ -191,7 +191,7 @@ class UncompiledError(UsageError):
 
 @dataclass(frozen=True)
 class Need:
-    """Our extra with the packages that load it (empty: none is needed), and whether a CPU computes with it as well."""
+    """Our extra with the packages that load it (empty if not needed), and whether a CPU supports it too."""
 
     extra: str
     cpu: bool = True
@@ -210,22 +210,22 @@ DEQUANTISED_ON_CPU = ("fp8", "mxfp8", "mxfp4", "compressed-tensors")
 
 
 def stored_settings(config: Any) -> Mapping[str, Any]:
-    """How the weights of a checkpoint are quantised, as its config.json has it; empty where they are not."""
+    """The quantisation of a checkpoint in its config.json; empty if missing."""
     found = getattr(config, "quantization_config", None)
     found = found or getattr(config.get_text_config(decoder=True), "quantization_config", None)
     return found if isinstance(found, Mapping) else found.to_dict() if found else {}
 
 
 def method_of(config: Any) -> str:
-    """The name of the way of quantising; empty for a checkpoint that is not quantised."""
+    """The name of the quantisation method; empty for an unquantised checkpoint."""
     found = stored_settings(config)
     if found.get("load_in_4bit") or found.get("load_in_8bit"):
-        return "bitsandbytes"  # written before there was a name for it
+        return "bitsandbytes"  # written before the method had a name
     return str(found.get("quant_method") or "")
 
 
 def refuse_unmet(checkpoint: Checkpoint, config: Any, device: torch.device) -> None:
-    """UnusableModelError where what loads this checkpoint is not installed, or does not compute on `device`."""
+    """UnusableModelError if the loader of this checkpoint is not installed, or does not compute on `device`."""
     method = method_of(config)
     if method and method not in {*NEEDS, *DEQUANTISED_ON_CPU, *AUTO_QUANTIZER_MAPPING}:
         raise UnusableModelError(
@@ -241,7 +241,7 @@ def refuse_unmet(checkpoint: Checkpoint, config: Any, device: torch.device) -> N
 
 
 def refuse_compiled(checkpoint: Checkpoint, config: Any, device: torch.device) -> None:
-    """UncompiledError where a compiler that freezes weights might unpack them, and what is timed be another network."""
+    """UncompiledError if a compiler that freezes weights might unpack them, so that another network is timed."""
     method = method_of(config)
     if device.type == "cpu" and method and method not in DEQUANTISED_ON_CPU:
         raise UncompiledError(
@@ -250,7 +250,7 @@ def refuse_compiled(checkpoint: Checkpoint, config: Any, device: torch.device) -
 
 
 def stored_label(config: Any, device: torch.device) -> str:
-    """What results say about such weights: the way of quantising and its bits; empty where they are not quantised."""
+    """The description of such weights in results: the method and its bits; empty if they are not quantised."""
     found, method = stored_settings(config), method_of(config)
     bits = found.get("bits") or (4 if found.get("load_in_4bit") else 8 if found.get("load_in_8bit") else None)
     size = f" {bits} bit" if bits else ""

@@ -1,7 +1,7 @@
-"""Heads that know some tokens only: how they are stored, and which tokens a draft keeps.
+"""Heads with a reduced vocabulary: their storage, and the choice of the tokens that a draft keeps.
 
 Stored as in EAGLE-3: lm_head.weight [N, H]; d2t [N] int64, offsets, so that row i is the token i +
-d2t[i]; t2d [V] bool, which tokens there are, which may be left out. The tokens are the most frequent
+d2t[i]; t2d [V] bool, the mask of known tokens, which is optional. The tokens are the most frequent
 ones of some text, as in FR-Spec (Zhao et al. 2025, arXiv 2502.14856, §3): nothing is trained.
 """
 
@@ -23,24 +23,24 @@ from specbench.models.network.reduced import SIZE, ReducedHead, put
 from specbench.wording import first_line
 
 WEIGHT, OFFSETS, MASK = "lm_head.weight", "d2t", "t2d"
-ALSO = "embed_out.weight"  # as transformers writes the head of GPT-NeoX
+ALSO = "embed_out.weight"  # transformers' name for the head of GPT-NeoX
 UNREADABLE = "a head with a vocabulary of its own is read from plain safetensors, and onto one device"
 
 
 def size_of(config: Any) -> int | None:
-    """How many tokens the head of a network with this configuration knows; None where it knows all of them."""
+    """The number of tokens that a head with this configuration knows; None if it knows all."""
     size: int | None = getattr(config, SIZE, None)
     return size
 
 
 def label(config: Any) -> str:
-    """What results say about such a head; nothing about any other."""
+    """The description of such a head in results; empty for any other."""
     size = size_of(config)
     return f"{size:,} of {config.get_text_config(decoder=True).vocab_size:,} tokens" if size is not None else ""
 
 
 def without(config: Any) -> Any:
-    """The configuration of the network without such a head: one with a head that takes no memory."""
+    """The configuration of the network without such a head: its head takes no memory."""
     plain = copy.deepcopy(config)
     plain.tie_word_embeddings = plain.get_text_config(decoder=True).tie_word_embeddings = True
     return plain
@@ -48,7 +48,7 @@ def without(config: Any) -> Any:
 
 @dataclass(frozen=True)
 class Taken:
-    """A head that was taken out of the weights of the checkpoint `name`: its rows, and the ids of their tokens."""
+    """A head taken from the weights of the checkpoint `name`: its rows, and the ids of their tokens."""
 
     name: str
     weight: Tensor
@@ -56,7 +56,7 @@ class Taken:
     width: int
 
     def put_into(self, model: Any, info: dict[str, Any]) -> None:
-        """Give the network this head in the place of the one that it was made with, whose weights nobody has."""
+        """Replace the network's original head, which has no weights, by this one."""
         head = model.get_output_embeddings()
         if self.weight.shape[1] != head.weight.shape[1]:
             raise UnusableModelError(f"{self.name}: its reduced head is {list(self.weight.shape)}, and the network is "
@@ -67,9 +67,9 @@ class Taken:
 
 
 def take(name: str, config: Any, weights: dict[str, Any]) -> Taken | None:
-    """The reduced head among some weights, which it is taken from; None where the configuration speaks of none.
+    """Take the reduced head out of some weights; None if the configuration declares none.
 
-    UnusableModelError where its tensors are missing or do not fit each other, before any other is read.
+    UnusableModelError if its tensors are missing or do not fit each other, before any other is read.
     """
     if size_of(config) is None:
         return None
@@ -92,7 +92,7 @@ def tokens(offsets: Tensor) -> Tensor:
 
 
 def wrong_offsets(offsets: Tensor, size: int | None, width: int) -> str | None:
-    """What is wrong with d2t, in words."""
+    """The fault of d2t, in words."""
     if offsets.ndim != 1 or offsets.is_floating_point() or len(offsets) != size:
         kind = str(offsets.dtype).removeprefix("torch.")
         return f"{OFFSETS} is {list(offsets.shape)} of {kind}, and {SIZE} is {size}"
@@ -105,7 +105,7 @@ def wrong_offsets(offsets: Tensor, size: int | None, width: int) -> str | None:
 
 
 def wrong_mask(offsets: Tensor, mask: Any, width: int) -> str | None:
-    """What is wrong with t2d, in words; nothing where there is none."""
+    """The fault of t2d, in words; None if it is valid."""
     if mask is None:
         return None
     known = mask[...]
@@ -115,7 +115,7 @@ def wrong_mask(offsets: Tensor, mask: Any, width: int) -> str | None:
 
 
 def hollow(net: Any, config: Any) -> Any:
-    """A network of this configuration, without memory for its weights, with the head that the configuration tells."""
+    """A network of this configuration, without memory for its weights, with the declared head."""
     if (size := size_of(config)) is None:
         return net
     weight = net.get_output_embeddings().weight
@@ -123,16 +123,16 @@ def hollow(net: Any, config: Any) -> Any:
 
 
 def stored(head: ReducedHead) -> dict[str, Tensor]:
-    """The tensors of a head as a checkpoint has them."""
+    """The tensors of a head as stored in a checkpoint."""
     offsets = head.ids - torch.arange(len(head.ids), device=head.ids.device)
     mask = torch.zeros(head.width, dtype=torch.bool, device=head.ids.device).index_fill(0, head.ids, value=True)
     return {WEIGHT: head.weight.detach(), OFFSETS: offsets, MASK: mask}
 
 
 def most_frequent(counts: Tensor, size: int, always: Collection[int] = ()) -> list[int]:
-    """`size` ids in rising order: those of `always`, and of counts [V] the greatest, the lower id first among equals.
+    """`size` ids in rising order: those of `always`, and the greatest of counts [V], the lower id first among equals.
 
-    UsageError where that many do not fit.
+    UsageError if that is impossible.
     """
     forced = sorted(set(always))
     if not len(forced) <= size <= len(counts) or size < 1:
@@ -148,8 +148,8 @@ def most_frequent(counts: Tensor, size: int, always: Collection[int] = ()) -> li
 
 
 def special_tokens(tokenizer: Any, *ends: int | Iterable[int] | None) -> set[int]:
-    """The ids that no draft may lack: the tokenizer's special and added
-    tokens, such as those of a chat template, and the ids that end a sequence."""
+    """The ids that every draft must keep: the tokenizer's special and added tokens, such as
+    those of a chat template, and the ids that end a sequence."""
     found = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
     for ids in ends:
         found |= set() if ids is None else {ids} if isinstance(ids, int) else set(ids)
@@ -157,24 +157,23 @@ def special_tokens(tokenizer: Any, *ends: int | Iterable[int] | None) -> set[int
 
 
 def coverage(p: Tensor, ids: Sequence[int]) -> float:
-    """The mean over rows p [n, V] of the probability that is on these
-    ids: no draft that knows no others has a greater acceptance α."""
+    """The mean probability of these ids over rows p [n, V]: an upper bound of α for a draft that knows no others."""
     return float(p.index_select(-1, torch.tensor(list(ids), device=p.device)).sum(-1).double().mean())
 
 
 FORM = re.compile(r"(?P<size>\d+%?)(?::(?P<file>.+))?")
 SHIPPED = "the texts that ship with specbench"
-PIECE = 1 << 16  # characters that are split into tokens at once
+PIECE = 1 << 16  # characters tokenized at once
 
 Encode = Callable[[str], Sequence[int]]
 
 
 @dataclass(frozen=True)
 class Cut:
-    """`8192` or `25%`: so many of the most frequent tokens of the texts that ship; `8192:FILE`: of a text, of the texts
-    of a JSON Lines file, or of counts; `FILE`: all tokens that it has. Special tokens are always kept and count.
+    """`8192` or `25%`: that many of the most frequent tokens of the shipped texts; `8192:FILE`: of a text, of the
+    texts of a JSON Lines file, or of counts; `FILE`: all its tokens. Special tokens are always kept and count.
 
-    A file that ends in .json has counts, {"id": count}, or ids, the most frequent first, as the lists of FR-Spec.
+    A .json file has counts, {"id": count}, or ids, the most frequent first, as in the lists of FR-Spec.
     """
 
     size: str
@@ -182,7 +181,7 @@ class Cut:
 
     @classmethod
     def read(cls, text: str) -> "Cut":
-        """UsageError for what is none, and for a file that is not there."""
+        """Parse a cut. UsageError for an invalid one, and for a missing file."""
         found = FORM.fullmatch(text)
         named = text if found is None else found["file"]
         if named is not None and not Path(named).is_file():
@@ -193,12 +192,12 @@ class Cut:
 
     @property
     def source(self) -> str:
-        """Where the counts come from."""
+        """The source of the counts."""
         return SHIPPED if self.file is None else self.file.name
 
     def kept(self, encode: Encode, width: int, always: Collection[int]) -> list[int]:
-        """The ids that a vocabulary of `width` tokens keeps, in rising order; of equally frequent
-        ones the lowest, which a byte-pair tokenizer made first. UsageError where they are too few."""
+        """The ids that a vocabulary of `width` tokens keeps, in rising order; ties go to the
+        lowest id, which a byte-pair tokenizer made first. UsageError if they are too few."""
         counts, forced = self.counts(encode, width), {one for one in always if 0 <= one < width}
         if self.size.endswith("%"):
             size = max(math.ceil(int(self.size[:-1]) * width / 100), len(forced))
@@ -207,7 +206,7 @@ class Cut:
         return most_frequent(counts, size, forced)
 
     def counts(self, encode: Encode, width: int) -> Tensor:
-        """[width] how often every token occurs."""
+        """[width] the count of every token."""
         if self.file is not None and self.file.suffix == ".json":
             return stored_counts(self.file, width)
         counts = torch.zeros(width, dtype=torch.long)
@@ -218,7 +217,7 @@ class Cut:
 
 
 def texts(file: Path | None) -> Iterator[str]:
-    """The texts of a file, or of all that ship, in pieces."""
+    """The texts of a file, or all shipped ones, in pieces."""
     for path in sorted((ASSETS / "prompts").glob("*.jsonl")) if file is None else [file]:
         whole = content(path)
         lines = whole.splitlines(keepends=True)
@@ -250,7 +249,7 @@ def parsed(path: Path, text: str) -> Any:
 
 
 def strings(value: Any) -> Iterator[str]:
-    """The texts of a row, names of columns and identifiers left out."""
+    """The texts of a row, without column names and identifiers."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from () if name == "id" or name.endswith("_id") else strings(inner)
@@ -262,7 +261,7 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def stored_counts(path: Path, width: int) -> Tensor:
-    """[width] the counts that a JSON file has; of a list of ids, counts that fall along it."""
+    """[width] the counts in a JSON file; for a list of ids, descending counts."""
     found = parsed(path, content(path))
     if isinstance(found, list):
         found = dict(zip(map(str, found), range(len(found), 0, -1), strict=True))

@@ -1,9 +1,9 @@
 """Tokenizers: the bytes of their tokens, and their chat templates.
 
-Tokenizers write the same text in different alphabets (a space is Ġ to one and ▁ to another, a byte is a
-letter or <0x0A>), so that tokens can be compared by their bytes only. A chat template is code of the
-checkpoint. transformers runs it in a sandbox of Jinja, which bounds neither time nor memory: so it runs in a
-process of its own, `serve`, which is started for the first chat, renders all of them, and imports no torch.
+Tokenizers write the same text in different alphabets (a space is Ġ in one and ▁ in another, a byte is a
+letter or <0x0A>), so tokens can be compared by their bytes only. A chat template is code of the checkpoint.
+transformers runs it in a sandbox of Jinja, which bounds neither time nor memory: so it runs in a separate
+process, `serve`, which is started for the first chat, renders all of them, and does not import torch.
 """
 
 import atexit
@@ -25,12 +25,12 @@ from specbench.errors import UsageError, out_of_memory
 from specbench.files import in_units
 from specbench.wording import first_line
 
-SECONDS = 10.0  # for one prompt; templates take milliseconds
-MEMORY = 512 << 20  # bytes of the process that renders
-SHORT, GROWTH = 1 << 16, 4  # letters of a text at most: the first, and this multiple of what the template reads
+SECONDS = 10.0  # per prompt; templates take milliseconds
+MEMORY = 512 << 20  # bytes of the rendering process
+SHORT, GROWTH = 1 << 16, 4  # maximum length of a text: the first number, or this multiple of the template's input
 SERVE = "import sys; sys.path[:] = sys.argv[1:]; from specbench.models.checkpoints import tokenizers as t; t.serve()"
 
-# Templates that ask for today's date would make other prompts every day. Llama 3 has this one for its default.
+# Templates that insert today's date would change prompts every day. This is Llama 3's default date.
 DATE = "26 Jul 2024"
 DATED = "{% macro strftime_now(format) %}" + DATE + "{% endmacro +%}"
 THINKING = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<seed:think>", "</seed:think>"))  # of published models
@@ -46,7 +46,7 @@ class TokenizerChat:
     def own(self) -> str | None:
         try:
             found: str = self.tokenizer.get_chat_template()
-        except (ValueError, AttributeError):  # none, several without a default, or a tokenizer that knows no chats
+        except (ValueError, AttributeError):  # no template, several without a default, or a tokenizer without chats
             return None
         return found or None
 
@@ -79,16 +79,16 @@ _ONE_AT_A_TIME = Lock()
 
 
 def _rendered(request: str) -> tuple[str, str]:
-    """(what a template writes, why it writes nothing) of one request, a line of JSON."""
+    """(rendered text, error) of one request, a line of JSON."""
     with _ONE_AT_A_TIME:
         child = _renderer()
         try:
             child.stdin.write(f"{request}\n")
             child.stdin.flush()
             answer = child.stdout.readline()
-        except OSError:  # it has ended already
+        except OSError:  # it has already ended
             answer = ""
-        except BaseException:  # an interrupt: what it answers now is of no later request
+        except BaseException:  # an interrupt: a late answer would be read by the next request
             _ended(child)
             raise
         if answer:
@@ -119,15 +119,15 @@ def _ended(child: Any) -> None:
     child.kill()
     child.wait()
     child.stdout.close()
-    with suppress(OSError):  # of what was written and not read
+    with suppress(OSError):  # unread output
         child.stdin.close()
 
 
 def serve() -> None:
-    """Answer requests from stdin with what their templates write, in bounds of time, memory and length."""
+    """Answer requests from stdin with rendered templates, in bounds of time, memory and length."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is meant for the process that asks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is meant for the calling process
     if sys.platform != "win32":
         import resource
 
@@ -142,23 +142,23 @@ def serve() -> None:
 
 
 def _end_after(seconds: float) -> None:
-    """The system ends this process then, even within one operation of a template; 0 calls that off."""
+    """Let the system end this process after this time, even within one operation of a template; 0 cancels."""
     if sys.platform != "win32":
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _answer(render: Callable[..., Any], request: dict[str, Any], most: int) -> tuple[str, str]:
-    """(the text, why it is not rendered)."""
+    """(the text, the error if it is not rendered)."""
     try:
         (text,), _ = render(**request)
-    except Exception as error:  # a template raises whatever it likes
+    except Exception as error:  # templates raise arbitrary errors
         return "", f"it takes more than {in_units(MEMORY)} of memory" if out_of_memory(error) else first_line(error)
     return ("", f"it writes {len(text):,} letters, where {most:,} are possible") if len(text) > most else (text, "")
 
 
 def runs_on(tokenizer: Any, eos: Collection[int]) -> list[str]:
-    """That answers do not end at the token which the tokenizer of a chat model ends them with; else nothing."""
+    """A warning if the end token of a chat model's tokenizer does not end answers."""
     end = tokenizer.eos_token_id
     if TokenizerChat(tokenizer).own is None or end is None or end in eos:
         return []
@@ -169,7 +169,7 @@ def runs_on(tokenizer: Any, eos: Collection[int]) -> list[str]:
 
 
 def thinking_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tokens between which a text thinks aloud, those that open and those that close; none if there are none."""
+    """The tokens that open and those that close a span of reasoning; empty if there are none."""
     known = tokenizer.get_vocab()
     there = [pair for pair in THINKING if known.keys() >= {*pair}]
     return tuple(known[opens] for opens, _ in there), tuple(known[closes] for _, closes in there)
@@ -177,13 +177,13 @@ def thinking_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 Kind = Literal["bytes", "spaces", "pieces", "words", "plain"]
 SPACE = "▁"  # of sentencepiece
-PIECE = "##"  # of WordPiece: what begins with it continues a word
-ANCHOR = "\n"  # what is written before text that is no beginning: no tokenizer merges across it
+PIECE = "##"  # of WordPiece: prefix of a token that continues a word
+ANCHOR = "\n"  # written before text from the middle: no tokenizer merges across it
 
 
 def alphabet() -> dict[str, int]:
-    """The letters that byte-level tokenizers write for bytes (GPT-2, Radford et al.
-    2019): printable ones stand for themselves, the others for those from 256 on."""
+    """The letters that byte-level tokenizers use for bytes (GPT-2, Radford et al. 2019):
+    printable ones are themselves, the others are mapped to letters from 256 on."""
     own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in own]
     return {chr(byte): byte for byte in own} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -194,15 +194,15 @@ LETTERS = alphabet()
 
 @dataclass(frozen=True, eq=False)
 class Spelling:
-    """The tokens of a tokenizer as bytes. `kind` is how they are written:
+    """The tokens of a tokenizer as bytes; `kind` is their encoding.
 
-    bytes: letters for bytes; spaces: ▁ for a space, <0x0A> for a byte; pieces: a space
-    before what has no ##; words: a space before every token; plain: as they stand.
+    bytes: letters for bytes; spaces: ▁ for a space, <0x0A> for a byte; pieces: a space before
+    tokens without ##; words: a space before every token; plain: unchanged.
     """
 
     tokenizer: Any
     kind: Kind
-    special: dict[int, str] = field(repr=False)  # the content of tokens that are no text, by id
+    special: dict[int, str] = field(repr=False)  # the content of tokens that are not text, by id
 
     @cached_property
     def tokens(self) -> dict[int, bytes]:
@@ -214,7 +214,7 @@ class Spelling:
 
     @cached_property
     def ids(self) -> dict[bytes, int]:
-        """The one id of every spelling: of several a token that is no byte of its own, then the lowest."""
+        """The one id of every spelling: if there are several, one that is not a single byte, then the lowest."""
         single = {n for token, n in self.tokenizer.get_vocab().items() if byte_of(token) is not None}
         order = sorted(self.tokens, key=lambda n: (n in single and self.kind == "spaces", n), reverse=True)
         return {self.tokens[n]: n for n in order}
@@ -225,27 +225,27 @@ class Spelling:
 
     @cached_property
     def begins(self) -> bytes:
-        """What the tokenizer puts before a text: nothing, or a space."""
+        """The prefix that the tokenizer adds to a text: nothing, or a space."""
         return b"" if (found := self.bytes_of(self.encode("a"))) is None else found[: max(len(found) - 1, 0)]
 
     @cached_property
     def unknown(self) -> int:
-        """The id that stands for what cannot be spelled."""
+        """The id for text that cannot be spelled."""
         known = (self.tokenizer.unk_token_id, self.tokenizer.eos_token_id)
         return next((int(number) for number in known if number is not None), 0)
 
     def bytes_of(self, ids: Sequence[int]) -> bytes | None:
-        """The text of some tokens; None where one of them is no text."""
+        """The text of some tokens; None if one of them is not text."""
         found = [self.tokens.get(number) for number in ids]
         return None if None in found else b"".join(text for text in found if text is not None)
 
     def encode(self, text: str) -> list[int]:
-        """What the tokenizer makes of a text, without special tokens around it."""
+        """The tokens of a text, without special tokens around it."""
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def fragment(self, text: bytes) -> list[int]:
-        """The tokens of bytes from anywhere in a text, as the tokenizer writes them where it can: what stands
-        between them and a beginning is cut off. Their bytes are exactly these, but for what cannot be spelled."""
+        """The tokens of bytes from anywhere in a text, as the tokenizer writes them if possible: an added
+        prefix is cut off. Their bytes are exactly these, except for text that cannot be spelled."""
         return [
             number
             for part, whole in characters(text)
@@ -253,7 +253,7 @@ class Spelling:
         ]
 
     def beginning(self, text: bytes) -> list[int]:
-        """The tokens of a text from its beginning on, with what the tokenizer puts before it."""
+        """The tokens of a text from its beginning, including the tokenizer's prefix."""
         (first, whole), *others = characters(text) or [(b"", True)]
         ids = self.encode(first.decode()) if whole else []
         if self.bytes_of(ids) != self.begins + first:
@@ -270,7 +270,7 @@ class Spelling:
         return self.greedy(text)
 
     def greedy(self, text: bytes) -> list[int]:
-        """The longest token first, again and again: for bytes that are no characters."""
+        """Repeated longest matches: for bytes that are not characters."""
         found, at = [], 0
         while at < len(text):
             sizes = range(min(self.longest, len(text) - at), 0, -1)
@@ -280,7 +280,7 @@ class Spelling:
         return found
 
     def fragments(self, texts: Sequence[bytes]) -> Iterator[list[int]]:
-        """`fragment` of many, most of them in one call of the tokenizer."""
+        """`fragment` for many texts, most of them in one call of the tokenizer."""
         decoded = [text.decode(errors="replace") for text in texts]
         together = self.tokenizer(decoded, add_special_tokens=False).input_ids if decoded else []
         for text, ids in zip(texts, together, strict=True):
@@ -296,7 +296,7 @@ def spelling_of(tokenizer: Any) -> Spelling:
 
 
 def kind_of(tokenizer: Any) -> Kind:
-    """How a tokenizer writes its tokens, by what it is made of; by the tokens themselves where that is not shown."""
+    """The encoding of a tokenizer's tokens, from its components; from the tokens if these do not show it."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     made = [part_of(backend, name) for name in ("decoder", "pre_tokenizer", "normalizer")]
     if any("ByteLevel" in part for part in made[:2]):
@@ -312,7 +312,7 @@ def kind_of(tokenizer: Any) -> Kind:
 
 
 def part_of(backend: Any, name: str) -> str:
-    """A part of a tokenizer as it is written down; "" where there is none."""
+    """A serialised component of a tokenizer; "" if missing."""
     part = getattr(backend, name, None)
     return "" if part is None else json.dumps(json.loads(part.__getstate__()), ensure_ascii=False)
 
@@ -329,7 +329,7 @@ def spelled(token: str, kind: Kind) -> bytes:
 
 
 def byte_of(token: str) -> bytes | None:
-    """The byte that a token such as <0x0A> stands for."""
+    """The byte of a token such as <0x0A>."""
     if len(token) != 6 or not token.startswith("<0x") or not token.endswith(">"):
         return None
     try:
@@ -339,7 +339,7 @@ def byte_of(token: str) -> bytes | None:
 
 
 def characters(text: bytes) -> list[tuple[bytes, bool]]:
-    """Bytes in parts: whole characters, and such bytes as are none."""
+    """Bytes in parts: whole characters, and bytes that are not characters."""
     found: list[tuple[bytes, bool]] = []
     while text:
         try:
@@ -352,5 +352,5 @@ def characters(text: bytes) -> list[tuple[bytes, bool]]:
 
 
 def trials(text: str) -> Iterable[str]:
-    """What to encode to get the tokens of a text from somewhere else: a tokenizer may put a space before it."""
+    """The texts to encode for the tokens of a text from the middle: a tokenizer may add a space before it."""
     return (text, *([text[1:]] if text.startswith(" ") else []), f"{ANCHOR}{text}")

@@ -1,9 +1,8 @@
-"""Two tokenizers at once: what their vocabularies share, and a text in the tokens of both, aligned by bytes.
+"""Two tokenizers at once: the tokens common to their vocabularies, and a text in both, aligned by bytes.
 
-Two rules join any two tokenizers without loss (Timor et al. 2025, arXiv 2502.05202): the
-draft draws only tokens that both have, or its text is written anew in the target's tokens.
-Only the end of a text is split again, from a place on where both tokenizers begin a word and
-which lies some tokens before what is new; so the host's work does not grow with the text.
+Two rules join any two tokenizers without loss (Timor et al. 2025, arXiv 2502.05202): the draft draws only common
+tokens, or its text is re-tokenised with the target's tokenizer. Only the end of a text is split again, from a position
+some tokens before the new ones where both tokenizers begin a word; so the host's work does not grow with the text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +18,13 @@ from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints.tokenizers import Spelling
 
 Rule = Literal["common", "strings"]
-USEFUL = 0.5  # of either vocabulary: with fewer tokens in common a draft can say too little in them
+USEFUL = 0.5  # of either vocabulary: with fewer common tokens a draft can express too little
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabularies:
-    """Two tokenizers, and the widths of the heads beyond which a token is
-    none. `name` is the draft's role, `wanted` the rule that was asked for."""
+    """Two tokenizers, and the widths of the heads, which bound valid ids. `name` is the draft's
+    role, `wanted` the requested rule."""
 
     target: Spelling
     draft: Spelling
@@ -36,13 +35,13 @@ class Vocabularies:
 
     @cached_property
     def words(self) -> list[tuple[int, int]]:
-        """(target's id, draft's id) of every token that both have and that is text; each id stands once."""
+        """(target's id, draft's id) of every common token that is text; each id occurs once."""
         pairs = [(ours, self.draft.ids[text]) for text, ours in self.target.ids.items() if text in self.draft.ids]
         return [pair for pair in sorted(pairs) if pair[0] < self.target_width and pair[1] < self.draft_width]
 
     @cached_property
     def common(self) -> list[tuple[int, int]]:
-        """The same with special tokens that mean the same; nothing where no text is common."""
+        """The same with special tokens of equal meaning; empty if no text is common."""
         marks = [(ours, theirs) for theirs, ours in self.specials.items()]
         fit = [pair for pair in marks if pair[0] < self.target_width and pair[1] < self.draft_width]
         return sorted({*self.words, *fit}) if self.words else []
@@ -65,7 +64,7 @@ class Vocabularies:
 
     @property
     def shared(self) -> str:
-        """What is common, in words."""
+        """The common tokens, in words."""
         of_target, of_draft = self.shares
         count = f"{len(self.common):,} tokens are common"
         return f"{count}, {of_target:.1%} of the target's and {of_draft:.1%} of the {self.name}'s"
@@ -78,7 +77,7 @@ class Vocabularies:
 
     @cached_property
     def rule(self) -> Rule:
-        """The rule asked for, or the one that fits: common where enough is. UnusableModelError where nothing is."""
+        """The requested rule, or the suitable one: common if enough tokens are. UnusableModelError if none is."""
         apart = f"target and {self.name} have different tokenizers"
         if not self.common and not self.writable:
             raise UnusableModelError(
@@ -106,7 +105,7 @@ class Vocabularies:
         return self.draft.fragment(name) or [self.draft.unknown]
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """The draft's tokens for a text in the target's: split as its own tokenizer splits it."""
+        """The draft's tokens for a text in the target's tokens: split as its own tokenizer splits it."""
         found, first = self.starts(ids), True
         for part in parts(self.target, ids):
             found += self.own(part, first)
@@ -114,15 +113,15 @@ class Vocabularies:
         return found or [self.draft.unknown]
 
     def starts(self, ids: Sequence[int]) -> list[int]:
-        """What the draft's tokenizer puts before any text, unless the text begins with what says the same to it."""
+        """The prefix of the draft's tokenizer, unless the text begins with a token of the same meaning."""
         plain, around = self.draft.encode("a"), list(self.draft.tokenizer.encode("a"))
         before = around[: around.index(plain[0])] if plain and plain[0] in around else []
         said = self.told(ids[0]) if ids and ids[0] in self.target.special else []
         return [] if said == before else before
 
     def own(self, part: Sequence[int], first: bool) -> list[int]:
-        """The draft's tokens for a special token, or for tokens that are text;
-        `first`: at the beginning of a text, before which tokenizers may put a space."""
+        """The draft's tokens for a special token, or for tokens that are text; `first`: at the
+        beginning of a text, where tokenizers may add a space."""
         special = part[0] in self.target.special
         ids = self.told(part[0]) if special else self._text(part, first)
         return [number if number < self.draft_width else self.draft.unknown for number in ids]
@@ -132,7 +131,7 @@ class Vocabularies:
         return self.draft.beginning(text.removeprefix(self.target.begins)) if first else self.draft.fragment(text)
 
     def dictionary(self) -> Dictionary:
-        """What `Common` needs to know."""
+        """The dictionary for `Common`."""
         pieces = self.pieces()
         most = min(max(map(len, pieces), default=1), STRETCH)
         kept = [one[-most:] for one in pieces]
@@ -160,15 +159,15 @@ class Vocabularies:
 
 
 def parts(spelling: Spelling, ids: Sequence[int]) -> Iterator[list[int]]:
-    """A text as special tokens, each by itself, and what stands between them."""
+    """A text as separate special tokens, and the tokens between them."""
     for special, group in groupby(ids, lambda number: number in spelling.special):
         some = list(group)
         yield from ([number] for number in some) if special else [some]
 
 
-BEHIND = 8  # tokens of the target before what is new: what follows may split them in another way
-FAR = 64  # tokens behind which any place will do, where text has no words
-CHARACTER = 4  # bytes, at most
+BEHIND = 8  # tokens of the target before the new ones: later text may split them differently
+FAR = 64  # tokens after which any position is used, if the text has no words
+CHARACTER = 4  # maximum bytes
 
 
 class Rewriter:
@@ -189,7 +188,7 @@ class Rewriter:
         return Reading([*text], before.ids[:own] + ids, (*kept, *((place + a, own + b) for a, b in joints)))
 
     def write(self, reading: Reading, drafted: Sequence[int]) -> list[int]:
-        """See `Scribe`. Bytes of a character that has not ended are left out, and a special token ends the chain."""
+        """See `Scribe`. Bytes of an incomplete character are dropped, and a special token ends the chain."""
         text = reading.text
         start = self.joint(reading, len(text) - BEHIND)[0]
         marks = [place for place in range(start, len(text)) if text[place] in self.target.special]
@@ -203,8 +202,8 @@ class Rewriter:
         return list(takewhile(lambda number: number < self.both.target_width, ids))
 
     def joint(self, reading: Reading, most: int) -> tuple[int, int]:
-        """The last joint before place `most` where a word begins, or one
-        far behind it; the beginning of the text where there is none."""
+        """The last joint before position `most` at which a word begins, or one far before it;
+        else the beginning of the text."""
         found = (0, 0)
         for place, own in reversed(reading.joints):
             if place <= most:
@@ -216,7 +215,7 @@ class Rewriter:
         return found
 
     def _word(self, text: Sequence[int], place: int) -> bool:
-        """Whether a word begins at a place, or a special token stands before it."""
+        """Whether a word begins at a position, or a special token precedes it."""
         begins = self.target.tokens.get(text[place], b" ") if place < len(text) else b""
         return begins[:1].isspace() or (place > 0 and text[place - 1] in self.target.special)
 
@@ -227,7 +226,7 @@ class Rewriter:
         return Reading([*text], [*before, *ids] or [self.draft.unknown], ((0, 0), *joints))
 
     def _rendered(self, text: Sequence[int], first: bool) -> tuple[list[int], list[tuple[int, int]]]:
-        """The draft's tokens of a part of a text, and the places in both before which both say the same."""
+        """The draft's tokens of a part of a text, and the positions in both before which their texts are equal."""
         found: list[int] = []
         joints: list[tuple[int, int]] = []
         place = 0
@@ -238,24 +237,24 @@ class Rewriter:
         return found, joints
 
     def _after(self, known: bytes, more: bytes) -> list[int]:
-        """The tokens of `more`, which follows `known`, whose tokens stand already."""
+        """The tokens of `more`, which follows `known`, whose tokens are fixed."""
         if not more:
             return []
         whole = known + more
         ids = self.target.fragment(whole)
-        if self.target.bytes_of(ids) != whole:  # something has no spelling: what stands before that
+        if self.target.bytes_of(ids) != whole:  # some bytes have no spelling: keep those before
             return list(takewhile(lambda number: number in self.target.tokens, self.target.greedy(more)))
         ends = list(accumulate(len(self.target.tokens[number]) for number in ids))
         if not known or len(known) in ends:
             return ids[ends.index(len(known)) + 1 if known else 0 :]
-        # Together they would be one token. It stands as it stands, so what is left of that token is one by itself.
+        # Together they would be one token. The known part is fixed, so the rest of that token becomes a separate one.
         over = next(number for number, end in enumerate(ends) if end > len(known))
         return self.target.fragment(whole[len(known) : ends[over]]) + ids[over + 1 :]
 
 
 def boundaries(one: Spelling, text: Sequence[int], other: Spelling, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The places in the same text in two spellings before which both say the same, but for its end: as
-    many bytes before the end of it. Of special tokens, and where bytes differ, the beginning alone."""
+    """The positions before which two spellings of the same text agree, except at its end: equally
+    many bytes remain after them. For special tokens, and if bytes differ, only the beginning."""
     ours, theirs = one.bytes_of(text), other.bytes_of(ids)
     yield 0, 0
     if ours is None or theirs is None or not ours.endswith(theirs.lstrip()):
@@ -267,13 +266,13 @@ def boundaries(one: Spelling, text: Sequence[int], other: Spelling, ids: Sequenc
 
 
 def remaining(spelling: Spelling, ids: Sequence[int]) -> list[int]:
-    """How many bytes there are from every token on."""
+    """The number of bytes from every token on."""
     lengths = [len(spelling.tokens[number]) for number in ids]
     return [sum(lengths) - end + length for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
 
 def complete(known: bytes, more: bytes) -> bytes:
-    """What is drafted, without the bytes at its end of a character that has not ended."""
+    """The draft's bytes, without an incomplete character at the end."""
     whole = known + more
     for size in range(1, min(CHARACTER, len(more) + 1)):
         lead = whole[-size]

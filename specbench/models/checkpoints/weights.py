@@ -1,7 +1,7 @@
-"""The weight files of a checkpoint, an adapter's among them: found, checked to be whole, and read one weight at a time.
+"""The weight files of a checkpoint or adapter: found, checked for completeness, and read one weight at a time.
 
-transformers itself maps all files of a checkpoint while it loads. Read as
-here, the host holds only the few weights that are under way, wherever they go.
+transformers itself maps all files of a checkpoint while it loads. With this module the host
+holds only the few weights in transit, whatever their device.
 """
 
 import json
@@ -24,15 +24,15 @@ from specbench.models.checkpoints.bounds import LARGEST
 from specbench.models.checkpoints.names import Checkpoint, require, resolve
 from specbench.wording import clean, first_line
 
-DAMAGED = (ValueError, KeyError, AttributeError, TypeError, RecursionError, OSError)  # what a wrong index raises
+DAMAGED = (ValueError, KeyError, AttributeError, TypeError, RecursionError, OSError)  # errors of an invalid index
 ADAPTER = "adapter_config.json"
 ADAPTED = ("adapter_model.safetensors", "adapter_model.bin")
 WHOLE = (*names.SAFETENSORS, *names.PICKLED)
-Watch = Callable[[str, int, int], None]  # (fetching or loading, bytes that are done, bytes that there are)
+Watch = Callable[[str, int, int], None]  # (fetching or loading, bytes done, total bytes)
 
 
 def unwatched(verb: str, done: int, total: int) -> None:
-    """A `Watch` that tells nobody."""
+    """A `Watch` that does nothing."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Adapter:
 def find(checkpoint: Checkpoint, watch: Watch = unwatched) -> tuple[Path, list[Path]]:
     """The folder of a checkpoint and its weight files: its GGUF file, else safetensors, else pickled files.
 
-    `watch` hears how many bytes have been fetched.
+    `watch` receives the bytes fetched.
     """
     if checkpoint.file:
         folder = gguf.fetch(checkpoint)
@@ -64,8 +64,7 @@ def find(checkpoint: Checkpoint, watch: Watch = unwatched) -> tuple[Path, list[P
 
 
 def there(checkpoint: Checkpoint, folder: Path) -> list[Path]:
-    """The weight files that a folder has, all shards of one kind; empty
-    where one is missing. Not whether they are whole: who reads them says so."""
+    """The weight files in a folder, all shards of one kind; empty if one is missing. Readers check their contents."""
     if checkpoint.file:
         return _existing([folder / checkpoint.file])
     for single in (names.SAFETENSORS[0], names.PICKLED[0], *ADAPTED):
@@ -85,7 +84,7 @@ def _existing(files: list[Path]) -> list[Path]:
 
 
 def listed(index: Path) -> list[Path]:
-    """The files that an index names; one of the errors `DAMAGED` for an index that is not usable."""
+    """The files named in an index; one of the errors `DAMAGED` for an invalid index."""
     names = sorted({str(name) for name in json.loads(read_whole(index, LARGEST))["weight_map"].values()})
     if not names or any(Path(name).is_absolute() or ".." in Path(name).parts for name in names):
         raise ValueError("it names no file, or one outside of its folder")
@@ -108,7 +107,7 @@ def _whole(checkpoint: Checkpoint, folder: Path, file: Path) -> Path:
         raise UnusableModelError(
             f"{checkpoint.name}: {file} is a link to a file outside of its folder: copy the file into the folder"
         )
-    # The header of a safetensors file states its length; transformers would not name the file that is too short.
+    # A safetensors header contains its length; transformers would not name a truncated file.
     try:
         check_regular(file, ANY)
         if file.suffix == ".safetensors":
@@ -121,7 +120,7 @@ def _whole(checkpoint: Checkpoint, folder: Path, file: Path) -> Path:
 
 
 def _inside(folder: Path, found: Path) -> bool:
-    """Whether a file is in a folder, or the cache of the hub has it for this folder, which may come from anybody."""
+    """Whether a file is in a folder, or in the hub's cache for this folder, whose contents are untrusted."""
     blobs = folder.parents[1] / "blobs" if folder.parent.name == "snapshots" else folder
     return found.is_relative_to(folder) or found.parent == blobs.resolve()
 
@@ -141,9 +140,9 @@ class _Description(BaseModel):
 
 
 def find_adapter(checkpoint: Checkpoint, folder: Path) -> Adapter | None:
-    """The adapter that the description in `folder` is of; None for a whole model.
+    """The adapter described in `folder`; None for a whole model.
 
-    UnusableModelError where it is no LoRA adapter, where a whole model lies beside it, or where its base is unknown.
+    UnusableModelError if it is not a LoRA adapter, has a whole model in its folder, or has an unknown base.
     """
     file = folder / ADAPTER
     if checkpoint.file or not file.is_file():
@@ -174,7 +173,7 @@ def _described(checkpoint: Checkpoint, file: Path) -> _Description:
 def _base(checkpoint: Checkpoint, described: _Description) -> Checkpoint:
     name = described.base_model_name_or_path
     try:
-        # An adapter that can change can name another base, with other code.
+        # An unpinned adapter can name another base, with other code.
         return replace(resolve(name, described.revision), trusted=checkpoint.may_run)
     except SpecbenchError as error:
         raise UnusableModelError(
@@ -195,7 +194,7 @@ def merge(adapter: Adapter, model: Any, device: torch.device) -> Any:
 
 
 def merged_label(adapter: Adapter, base_commit: str | None) -> str:
-    """What results say about the weights."""
+    """The description of the weights in results."""
     commit = f"@{base_commit}" if base_commit else ""
     return f"LoRA adapter merged into {adapter.base.place}{commit}"
 
@@ -217,7 +216,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Stored:
-    """A weight in a file. `[...]` reads it, as of the slices of safetensors, which transformers takes as well."""
+    """A weight in a file. `[...]` reads it, as for the slices of safetensors, which transformers accepts as well."""
 
     file: Any
     name: str
@@ -227,15 +226,15 @@ class Stored:
     def __getitem__(self, place: Any) -> Tensor:
         tensor: Tensor = self.file.get_tensor(self.name)
         self.counted.add(tensor.nbytes)
-        # What is read lies at any multiple of 16 bytes, and processors load from multiples of 64.
+        # Tensors are read to any multiple of 16 bytes, and processors load from multiples of 64.
         return (tensor.clone() if self.stays else tensor)[place]
 
 
 def no_floats(files: Sequence[Path]) -> dict[str, str]:
-    """The names of tensors of no floating type, and their types in the words of the files (I8, BOOL; torch.int8 …)."""
+    """The names of tensors that are not floats, and their types as stored (I8, BOOL; torch.int8 …)."""
     found: dict[str, str] = {}
     for path in files:
-        if path.suffix == ".bin":  # without the numbers, which torch does not read for this device
+        if path.suffix == ".bin":  # without values, which torch does not read for this device
             tensors = torch.load(path, map_location="meta", weights_only=True)
             weights = {name: one for name, one in tensors.items() if isinstance(one, torch.Tensor)}
             found |= {name: str(one.dtype) for name, one in weights.items() if not one.is_floating_point()}
@@ -247,8 +246,8 @@ def no_floats(files: Sequence[Path]) -> dict[str, str]:
 
 
 def stored(files: Sequence[Path], stays: bool, watch: Watch = unwatched) -> dict[str, Any]:
-    """The weights of some files by name; `stays`: what is read is used where it is, and not copied elsewhere."""
+    """The weights of some files by name; `stays`: the read tensors are used in place, not copied elsewhere."""
     counted = Counted(watch, sum(file.stat().st_size for file in files))
-    # Not by a map of the file: its pages would count as memory of this process until it is closed.
+    # Not mapped: its pages would count as memory of this process until it is closed.
     opened: Any = [safe_open(file, framework="pt", device="cpu", backend="pread") for file in files]
     return {name: Stored(file, name, stays, counted) for file in opened for name in file.keys()}  # noqa: SIM118

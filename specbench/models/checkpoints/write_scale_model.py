@@ -1,6 +1,6 @@
 """Scale models as folders that transformers and vLLM load like any other: weights in shards, tokenizer, model card.
 
-A folder is there whole or not at all, and equal arguments give equal bytes. Shards are made one after the other.
+A folder is written completely or not at all, and equal arguments give equal bytes. Shards are made one by one.
 """
 
 import json
@@ -51,8 +51,8 @@ def write_scale_model(
 ) -> None:
     """Write the checkpoint `small` grown to the shape `like` into the folder `out`.
 
-    UsageError if `out` is there already (with `overwrite`: if it holds anything but a scale
-    model) or the disk is too full; UnusableModelError if the checkpoint cannot be grown.
+    UsageError if `out` exists (with `overwrite`: if it is not a scale model) or the disk is too
+    full; UnusableModelError if the checkpoint cannot be grown.
     """
     checkpoint = resolve(f"{small}{GROWN}{like}")
     config = description.load_config(checkpoint)
@@ -72,12 +72,12 @@ def write_scale_model(
         for file, inside in shards.filename_to_tensors.items():
             part = {n: growth.grown(n, tensors[n], source, sizes, CPU) for n in inside}
             save_file(part, folder / file, metadata={"format": "pt"})
-            shutil.copymode(folder / "config.json", folder / file)  # safetensors lets nobody else read its files
+            shutil.copymode(folder / "config.json", folder / file)  # safetensors makes its files unreadable for others
         write_index(shards, folder)
 
 
 def sharded(tensors: dict[str, torch.Tensor], max_shard_size: str) -> StateDictSplit:
-    """Which weights go into which file."""
+    """The assignment of weights to files."""
     try:
         return split_torch_state_dict_into_shards(tensors, max_shard_size=max_shard_size)
     except ValueError as error:
@@ -91,7 +91,7 @@ def write_index(shards: StateDictSplit, folder: Path) -> None:
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:
-    """The files of the original's tokenizer, as they are."""
+    """Copy the files of the original's tokenizer."""
     for file in sorted({file for pattern in TOKENIZER for file in source.glob(pattern)}):
         shutil.copyfile(file, folder / file.name)
 
@@ -114,7 +114,7 @@ def card(config: PreTrainedConfig, sizes: growth.Growth, tensors: dict[str, torc
 
 
 def check_place(out: Path, overwrite: bool) -> None:
-    """Whether a folder may be put here: nothing but a scale model is ever replaced."""
+    """UsageError unless a folder may be written here: only scale models are replaced."""
     if not out.exists() and not out.is_symlink():
         return
     if not overwrite:
@@ -131,7 +131,7 @@ def is_scale_model(folder: Path) -> bool:
 
 
 def check_disk(out: Path, size: int) -> None:
-    """Whether `size` bytes fit where `out` is to be."""
+    """UsageError unless `size` bytes fit on the disk of `out`."""
     parent = next(folder for folder in out.absolute().parents if folder.exists())
     free = shutil.disk_usage(parent).free
     if free < size + 2**26:  # and the tokenizer
@@ -140,7 +140,7 @@ def check_disk(out: Path, size: int) -> None:
 
 @contextmanager
 def appearing(out: Path) -> Iterator[Path]:
-    """A folder to be filled that takes the place of `out` when it is whole; nothing of it stays where that fails."""
+    """A folder to fill that replaces `out` when complete; it is removed on failure."""
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:

@@ -1,1 +1,1 @@
-"""How a pass or a round is made cheap: compiled, captured, with the right number of threads."""
+"""Faster execution of passes and rounds: compilation, capture, and the right number of threads."""

@@ -1,6 +1,5 @@
-"""The folder in which compiled code is kept. All of it may be deleted at any time. It is
-run later, so nothing is taken from a folder or a file that another user may have written.
-"""
+"""The cache folder of compiled code. All of it may be deleted at any time. Its code is
+executed, so folders and files that another user may have written are not used."""
 
 import atexit
 import errno
@@ -20,12 +19,12 @@ from platformdirs import user_cache_path
 from specbench.files import FLAGS, OWN, writing
 from specbench.wording import clean_path, first_line
 
-NAME = "SPECBENCH_CACHE"  # in the environment: another place for caches, where others may lie as well
-OURS = "specbench"  # so only what lies in a folder of this name is ever deleted
+NAME = "SPECBENCH_CACHE"  # environment variable: another location for caches, which may contain other data
+OURS = "specbench"  # only folders of this name are ever deleted
 BOUND = 4 << 30  # bytes
-OFTEN = 24 * 3600.0  # seconds between two looks at the bound
-LOOKED = "looked"  # the file whose age says when that was
-INSIDE = ("regions", "products", "machine", "gguf")  # the folders in it
+OFTEN = 24 * 3600.0  # seconds between two checks of the bound
+LOOKED = "looked"  # a file whose age is the time of the last check
+INSIDE = ("regions", "products", "machine", "gguf")  # its subfolders
 ALONE, ALONE_FILE = 0o700, 0o600  # permissions
 
 
@@ -36,13 +35,13 @@ def place() -> Path:
 
 
 def own_place() -> Path:
-    """The folder, made for this user alone; another one where it may hold what others wrote, as `own` says."""
+    """The folder, private to this user; another one if it may contain files of others, see `own`."""
     return own(place())
 
 
 def own(folder: Path) -> Path:
-    """A folder that only this user can write to, made with those inside it if it is not there. Where others
-    can, and where it cannot be used, stderr says so, and it is an empty one that ends with this process."""
+    """A folder that only this user can write to, created with its subfolders if missing. If others can write
+    to it, or it is unusable, a warning goes to stderr and an empty folder is used that ends with this process."""
     try:
         reason = distrusted(folder)
     except OSError as error:
@@ -51,7 +50,7 @@ def own(folder: Path) -> Path:
 
 
 def private(folder: Path, reason: str) -> Path:
-    """An empty folder in place of one that is not used. The processes that this one starts use it as well."""
+    """An empty replacement for an unused folder. Child processes use it as well."""
     with writing("compiled code", f"name a folder of your own in {NAME}"):
         parent = tempfile.mkdtemp(prefix="specbench-")
         for name in ("", *INSIDE):
@@ -70,8 +69,8 @@ def say_once(line: str) -> None:
 
 
 def distrusted(folder: Path) -> str:
-    """Why others may have written what is in a folder, empty where they cannot,
-    which this sees to. OSError where it cannot be made or opened, or is a link."""
+    """Why others may have written to a folder; empty if they cannot, for which its permissions
+    are set. OSError if it cannot be created or opened, or is a link."""
     folder.mkdir(ALONE, parents=True, exist_ok=True)
     if not hasattr(os, "geteuid"):
         return ""
@@ -88,7 +87,7 @@ def distrusted(folder: Path) -> str:
 
 
 def of_others(about: os.stat_result) -> str:
-    """Why a file or folder may hold what another user wrote; empty where it cannot."""
+    """Why a file or folder may contain data of another user; empty if it cannot."""
     if about.st_uid != os.geteuid():
         return f"belongs to another user (uid {about.st_uid})"
     if stat.S_ISLNK(about.st_mode):
@@ -97,14 +96,14 @@ def of_others(about: os.stat_result) -> str:
 
 
 def exchangeable(folder: Path) -> str:
-    """Why everybody could put another folder in the place of this one; empty where nobody can."""
+    """Why any user could replace this folder; empty if none can."""
     modes = [(parent, parent.stat().st_mode) for parent in (*folder.absolute().parents, *folder.resolve().parents)]
     found = [parent for parent, mode in modes if mode & stat.S_IWOTH and not mode & stat.S_ISVTX]
     return f"is in {clean_path(found[0])}, which everybody can write to" if found else ""
 
 
 def open_ours(file: Path) -> BinaryIO:
-    """A file that nobody else can have written, opened for reading and marked as used. OSError for any other."""
+    """A file that only this user can have written, opened for reading and marked as used. OSError for any other."""
     opened = os.open(file, FLAGS | OWN)
     try:
         about = os.fstat(opened)
@@ -120,7 +119,7 @@ def open_ours(file: Path) -> BinaryIO:
 
 
 def files_of(folder: Path) -> list[tuple[float, int, Path]]:
-    """(when it was last used, bytes, path) of every file in a folder, that of longest ago first."""
+    """(time of last use, bytes, path) of every file in a folder, the least recently used first."""
     found = []
     for path in folder.rglob("*"):
         with suppress(OSError):
@@ -136,7 +135,7 @@ def size_of(folder: Path) -> int:
 
 
 def tidy(folder: Path, bound: int = BOUND) -> None:
-    """Once a day, delete what was not used for longest until no more than the bound is kept."""
+    """Once a day, delete the least recently used files until the folder is within the bound."""
     looked = folder / LOOKED
     if looked.exists() and 0 <= time.time() - looked.stat().st_mtime < OFTEN:
         return
@@ -152,7 +151,7 @@ def tidy(folder: Path, bound: int = BOUND) -> None:
 
 
 def clear(folder: Path) -> int:
-    """Delete it; returns how many bytes less there are."""
+    """Delete the folder; returns the number of bytes freed."""
     before = size_of(folder)
     shutil.rmtree(folder, ignore_errors=True)
     return before - size_of(folder)

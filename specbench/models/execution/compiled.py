@@ -1,6 +1,5 @@
 """Tiers: how a function of tensors at fixed addresses runs, as Python, as one compiled graph,
-or as a CUDA graph. What it gives, and what it changes in place, is the same in every tier.
-"""
+or as a CUDA graph. Its results and in-place changes are the same in every tier."""
 
 import shutil
 import types
@@ -21,18 +20,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Name = Literal["eager", "graph", "compile"]
 
-# inductor on a CPU: weights as constants, packed for its own matrix kernels. Those of oneDNN are not in the choice: it
-# is made from a few short calls, so that noise decides it, and a wrong one costs three times the pass of a small model.
+# inductor on a CPU: weights as constants, packed for its own matrix kernels. oneDNN's kernels are excluded: autotuning
+# uses a few short calls, so that noise decides, and a wrong choice costs a small model three times its pass.
 ON_CPU: dict[str, Any] = {
     "freezing": True,
     "max_autotune": True,
     "max_autotune_gemm_backends": "CPP",
     "max_autotune_report_choices_stats": False,
 }
-# on a GPU inside our own capture: a mode that captures graphs of its own would overwrite results between replays
-# only with coordinate_descent_tuning is the product of one row a reduction, which is tuned to the memory's bandwidth
+# on a GPU inside our own capture: a mode with its own graphs would overwrite results between replays; only
+# coordinate_descent_tuning makes the product of one row a reduction that is tuned to the memory's bandwidth
 ON_CUDA: dict[str, Any] = {"max_autotune": True, "coordinate_descent_tuning": True, "triton.cudagraphs": False}
-FINE, STEP, GROWTH = 2048, 256, 1.25  # captured rounds: up to where, how evenly, and how much further each beyond
+FINE, STEP, GROWTH = 2048, 256, 1.25  # captured rounds: end of the even spacing, its step, and the growth factor beyond
 
 EAGER = "Python and its calls are part of every number; --tier auto leaves them out"
 COMPILING = "machine code; a new method takes half a minute to compile"
@@ -45,8 +44,8 @@ _numbers = count()
 
 
 def choose(asked: str, device: torch.device) -> tuple[Name, str]:
-    """(tier, what to know about it) for the tier that is asked for; auto is
-    the best that this machine has. UsageError where a tier is not to be had."""
+    """(tier, remark on it) for the requested tier; auto is the best on this machine. UsageError
+    if a tier is not available."""
     reason = missing_compiler()
     if asked == "auto" and device.type == "cuda":
         return "graph", GRAPHS
@@ -61,32 +60,32 @@ def choose(asked: str, device: torch.device) -> tuple[Name, str]:
 
 
 def fast_bfloat16(device: torch.device) -> bool:
-    """Whether compiled passes of a CPU are faster in bfloat16 than in float32, and over several rows
-    as cheap as one: with AMX, or where the processor adds products of bfloat16 and `few_rows` is used."""
+    """Whether compiled CPU passes are faster in bfloat16 than in float32, and as cheap over several
+    rows as over one: with AMX, or if the processor has bfloat16 dot products and `few_rows` is used."""
     found = capabilities()
     return device.type == "cpu" and bool(found.get("amx_bf16") or (found.get("avx512_bf16") and by_few_rows()))
 
 
 def by_few_rows() -> bool:
-    """Whether compiled products are those of `few_rows`: on the processors on which that was measured to be faster."""
+    """Whether compiled products use `few_rows`: on processors on which it was measured to be faster."""
     wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
     return wide and bool(capabilities().get("avx512_vnni")) and FASTER_ON in maker()
 
 
 def capabilities() -> dict[str, Any]:
-    """What the processor can do, as torch has it; empty where it does not say."""
+    """The processor's features as reported by torch; empty if it reports none."""
     found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return found
 
 
 def reaches(length: int, tier: Name) -> tuple[int, ...]:
-    """The numbers of slots that passes read, up to `length`, each compiled or captured by
-    itself: few where compiling takes half a minute, dense where capturing takes a second."""
+    """The numbers of slots that passes read, up to `length`, each compiled or captured
+    separately: few if compiling takes half a minute, dense if capturing takes a second."""
     return (*takewhile(lambda step: step < length, fine() if tier == "graph" else (2**n for n in count(9))), length)
 
 
 def fine() -> Iterator[int]:
-    """Evenly, then geometrically."""
+    """Even steps, then geometric ones."""
     step = STEP
     while True:
         yield step
@@ -94,12 +93,12 @@ def fine() -> Iterator[int]:
 
 
 def settings(device: torch.device, frozen: bool = True) -> dict[str, Any]:
-    """What inductor is told. frozen: weights become constants, where that is faster."""
+    """inductor's settings. frozen: weights become constants, if that is faster."""
     return dict(ON_CUDA if device.type == "cuda" else ON_CPU) | ({} if frozen else {"freezing": False})
 
 
 def with_kernels(given: Mapping[str, Any], compiling: Callable[[dict[str, Any]], R]) -> R:
-    """Compile with inductor's matrix kernels and ours; not every dtype has any: float64 is left to the library."""
+    """Compile with inductor's matrix kernels and ours; dtypes without kernels, such as float64, use the library."""
     if by_few_rows():
         from specbench.models.execution import few_rows
 
@@ -113,7 +112,7 @@ def with_kernels(given: Mapping[str, Any], compiling: Callable[[dict[str, Any]],
 
 
 def missing_compiler() -> str:
-    """Why nothing can be compiled here; empty where it can."""
+    """Why nothing can be compiled here; empty if compilation works."""
     found = any(shutil.which(name) for name in COMPILERS)
     return "" if found else "torch needs a C++ compiler (g++ or clang++) and there is none on the PATH"
 
@@ -122,9 +121,9 @@ def missing_compiler() -> str:
 class Compiled(Generic[P, R]):
     """A function as one compiled graph with the shapes of its first call, which compiles it.
 
-    Guards are left out: they cost 0.5 ms per call on a network of 16 layers, as much as the network itself. So it must
-    be called with tensors of the same shapes, and with objects that have not changed; else the result is undefined.
-    frozen: weights become constants, where that is faster; else they may change in place from call to call.
+    Guards are omitted: they cost 0.5 ms per call on a network of 16 layers, as much as the network itself. So it
+    must be called with tensors of the same shapes, and with unchanged objects; otherwise the result is undefined.
+    frozen: weights become constants, if that is faster; otherwise they may change in place from call to call.
     """
 
     function: Callable[P, R]
@@ -148,7 +147,7 @@ class Compiled(Generic[P, R]):
             backend=self.backend,
             options={**options, "guard_filter_fn": torch.compiler.skip_all_guards_unsafe},
         )
-        # dynamo asks whether weights will be frozen before inductor sees its options
+        # dynamo reads whether weights will be frozen before inductor sees its options
         with torch.no_grad(), torch._inductor.config.patch(given), quiet():
             result: R = call(*args, **kwargs)
         self._call = call
@@ -157,7 +156,7 @@ class Compiled(Generic[P, R]):
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No tables of measured kernels on stderr and no advice of the tracer: what matters is said by the caller."""
+    """Suppress inductor's kernel tables on stderr and the tracer's advice: the caller reports relevant problems."""
     from torch._inductor import select_algorithm
 
     shown, select_algorithm.PRINT_AUTOTUNE = select_algorithm.PRINT_AUTOTUNE, False
@@ -171,7 +170,7 @@ def quiet() -> Iterator[None]:
 
 @dataclass
 class Gate:
-    """Whether passes of new shapes may be made ready, which takes long; `made`: how many were."""
+    """Whether passes of new shapes may be compiled, which takes long; `made`: the number compiled."""
 
     open: bool = True
     made: int = 0
@@ -179,8 +178,8 @@ class Gate:
 
 @dataclass
 class Passes:
-    """The passes of one network, each made ready by itself when its shapes are first met; there must be few of
-    them. Once the gate is closed, passes of new shapes run as they are. frozen: the network's weights never change."""
+    """The passes of one network, each compiled when its shapes first occur; there must be few. Once the
+    gate is closed, passes of new shapes run uncompiled. frozen: the network's weights never change."""
 
     ready: Callable[[Callable[..., Tensor], bool], Callable[..., Tensor]]
     gate: Gate = field(default_factory=Gate)
@@ -197,13 +196,13 @@ class Passes:
         return self._ready[shapes](*(tensor.contiguous() for tensor in inputs))
 
     def fresh(self, frozen: bool = True) -> "Passes":
-        """The same for a network with another cache: what is made ready belongs to its cache."""
+        """The same for a network with another cache: compiled passes belong to their cache."""
         return Passes(self.ready, self.gate, frozen)
 
 
 def unshared(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function with a code object of its own: dynamo keeps what it compiled by code object,
-    eight entries for each, and without guards closures of one `def` would be taken for each other."""
+    """The same function with its own code object: dynamo keeps compiled code by code object,
+    eight entries for each, and without guards it would confuse closures of one `def`."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         return function(*args, **kwargs)

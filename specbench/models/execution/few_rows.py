@@ -1,8 +1,8 @@
-"""Products of few rows in inductor, by a kernel that reads every weight once, at the speed of memory.
+"""Products of few rows in inductor, by a kernel that reads every weight once, at memory bandwidth.
 
-Speculation pays where a pass over K + 1 rows takes little longer than one over a single
-row. On an AMD EPYC inductor's kernels take 1.7 times as long over five rows as over one,
-and turn every weight of bfloat16 into float32 first (`tests/benchmarks/few_rows.py`).
+Speculation pays if a pass over K + 1 rows takes little longer than one over a single row. On an
+AMD EPYC inductor's kernels take 1.7 times as long over five rows as over one, and convert every
+bfloat16 weight to float32 first (`tests/benchmarks/few_rows.py`).
 """
 
 import math
@@ -23,7 +23,7 @@ from torch._inductor.codegen.common import KernelTemplate
 from torch._inductor.cpu_vec_isa import VecAVX512, VecAVX512VNNI, pick_vec_isa
 
 BLOCKS = ((8, 48), (8, 32), (16, 16))  # rows and columns whose sums fit into 32 registers, the best first
-PAIRS = {torch.float32: 1, torch.bfloat16: 2}  # how many of a row's numbers one instruction multiplies and adds
+PAIRS = {torch.float32: 1, torch.bfloat16: 2}  # numbers of a row per multiply-add instruction
 AHEAD = 2048  # bytes
 
 KERNEL = r"""
@@ -115,7 +115,7 @@ class FewRows(cpp_micro_gemm.CppMicroGemm):
 
 
 def fits(config: Any, m: int, n: int, k: int, alpha: float, *_: Any, **more: Any) -> bool:
-    """Whether a product can be computed so with the instructions that the processor has."""
+    """Whether the processor's instructions support this product."""
     pairs, has = PAIRS[config.input_dtype], pick_vec_isa()
     multiplies = pairs == 1 or (isinstance(has, VecAVX512) and has.is_avx512_bf16_supported())
     return multiplies and alpha == 1 and k % pairs == 0
@@ -123,7 +123,7 @@ def fits(config: Any, m: int, n: int, k: int, alpha: float, *_: Any, **more: Any
 
 @cache
 def offer() -> None:
-    """Put the kernel among those of which inductor takes the best for a processor."""
+    """Add the kernel to inductor's candidates for a processor."""
     made: list[Any] = []
     for dtype, pairs in PAIRS.items():
         blocks = [(*block, pairs) for block in BLOCKS]
@@ -133,13 +133,13 @@ def offer() -> None:
 
 
 # --- onednn -----------------------------------------------------------------------------------------------------------
-# Products of matrices by oneDNN: where they are faster than those of torch, and their layout.
+# Matrix products by oneDNN: where they are faster than torch's, and their layout.
 
-ROWS = (1, 4, 5)  # as how many a single row may be multiplied: with two or three no processor was faster
-TURNS = 9  # in which all of them are timed; the least time counts
-CLEAR = 0.1  # of the time of a single row: a gain that no noise makes or hides
-PROBED = 64 << 20  # bytes of weights that are timed together: more than a processor's caches hold
-FASTER_ON = "AuthenticAMD"  # there it was measured; on an Intel Xeon plain float32 is as fast as compiled
+ROWS = (1, 4, 5)  # numbers of rows as which a single row may be multiplied: two or three were faster on no processor
+TURNS = 9  # repetitions of all timings; the least time counts
+CLEAR = 0.1  # share of a single row's time: a gain that exceeds noise
+PROBED = 64 << 20  # bytes of weights that are timed together: more than a processor's caches
+FASTER_ON = "AuthenticAMD"  # measured there; on an Intel Xeon plain float32 is as fast as compiled
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -149,16 +149,16 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def packed(weight: Tensor) -> Tensor:
-    """A weight [out, in] in oneDNN's own layout, which nobody else reads: it can neither be changed nor copied."""
+    """A weight [out, in] in oneDNN's opaque layout: it can neither be changed nor copied."""
     found: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.detach())
     return found
 
 
 @dataclass(eq=False)
 class Matrix:
-    """A packed weight, which a copy of what has it has as well.
+    """A packed weight; a deep copy of its owner shares it.
 
-    rows: a single row is multiplied as so many equal ones, where the kernel for few rows is faster (`settle`).
+    rows: a single row is multiplied as this many equal ones, if the kernel for few rows is faster (`settle`).
     """
 
     weight: Tensor
@@ -179,16 +179,16 @@ class Matrix:
 
 
 def settle(matrices: Sequence[Matrix], now: Callable[[], float] = time.perf_counter) -> None:
-    """Choose as how many rows some matrices of one shape [out, in] and dtype multiply a single one: the fastest.
+    """Choose the fastest number of rows for single-row products of matrices of one shape [out, in] and dtype.
 
-    A baseline with a slower kernel for one row than the verify pass for a few would flatter every draft. Where
-    the choice changes a digit, only a clear gain counts, so that it is the same in every run on a machine.
+    A baseline with a slower kernel for one row than the verify pass for a few would bias every speedup upwards.
+    If the choice changes a digit, only a clear gain counts, so that it is the same in every run on a machine.
     """
     some = matrices[: max(1, PROBED // (matrices[0].weight.numel() * matrices[0].weight.itemsize))]
     x = torch.ones(1, some[0].weight.shape[1], dtype=some[0].weight.dtype)
     seconds = dict.fromkeys(ROWS, math.inf)
     for turn in range(TURNS):
-        for rows in (*ROWS[turn % len(ROWS) :], *ROWS[: turn % len(ROWS)]):  # the first finds the least in a cache
+        for rows in (*ROWS[turn % len(ROWS) :], *ROWS[: turn % len(ROWS)]):  # the first has the coldest cache
             probes = [Matrix(one.weight, rows) for one in some]
             began = now()
             for probe in probes:
@@ -202,20 +202,20 @@ def settle(matrices: Sequence[Matrix], now: Callable[[], float] = time.perf_coun
 
 
 def rounded_alike(matrix: Matrix) -> bool:
-    """Whether a single row has the same digits alone and among several:
-    oneDNN sums up many float32 numbers of a single row in another order."""
+    """Whether a single row has the same digits alone and among several: oneDNN sums the float32
+    products of a single row in another order."""
     x = torch.randn(1, matrix.weight.shape[1], generator=torch.Generator().manual_seed(0)).to(matrix.weight.dtype)
     return torch.equal(Matrix(matrix.weight, 1)(x), Matrix(matrix.weight, ROWS[-1])(x))
 
 
 @cache
 def pays() -> bool:
-    """Whether packed matrices are faster on this processor than plain ones, as far as that was ever measured."""
+    """Whether packed matrices are known from measurements to be faster on this processor than plain ones."""
     return bool(torch._C._has_mkldnn) and FASTER_ON in maker()
 
 
 def maker() -> str:
-    """Whoever made the processor, as the system has it."""
+    """The processor's vendor, as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -225,7 +225,7 @@ def maker() -> str:
 
 @cache
 def dtypes() -> frozenset[torch.dtype]:
-    """Of float32 and bfloat16 those in which this processor can do it: before AVX-512 it is float32 alone."""
+    """Those of float32 and bfloat16 that this processor supports: before AVX-512 only float32."""
     found = set()
     for dtype in (torch.float32, torch.bfloat16):
         with suppress(RuntimeError):

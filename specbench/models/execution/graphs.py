@@ -1,6 +1,5 @@
 """CUDA graphs: a round captured once and replayed, with the events that time its phases inside. Only `tests/cuda`
-covers this file; other tests replay rounds in their order (`decoding.rounds`) through a stand-in for `Captured`.
-"""
+covers this file; other tests replay rounds in order (`decoding.rounds`) through a mock of `Captured`."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -13,13 +12,13 @@ from torch import Tensor
 
 from specbench.decoding.timing import CudaClock
 
-WARM = 3  # calls before the capture: libraries allocate their workspaces and choose their kernels in the first ones
+WARM = 3  # calls before the capture, in which libraries allocate workspaces and choose kernels
 
 
 @dataclass
 class Shared:
-    """What the captures of one tier share: a pool of memory, so that they must not run at the same time,
-    and a stream, as each has workspaces (32 MiB of cuBLAS alone on some GPUs) that are never given back."""
+    """The resources shared by the captures of one tier: a memory pool, so that they must not run at the same time,
+    and a stream, as each stream has workspaces (32 MiB of cuBLAS alone on some GPUs) that are never freed."""
 
     device: torch.device
     pool: Any = field(init=False, repr=False)
@@ -30,14 +29,14 @@ class Shared:
         self.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     def warm(self, work: Callable[[], object]) -> None:
-        """Call a function a few times on the stream, as a capture needs it."""
+        """Call a function a few times on the stream, as a capture requires."""
         with self.aside():
             for _ in range(WARM):
                 work()
 
     @contextmanager
     def capturing(self) -> Iterator[torch.cuda.CUDAGraph]:
-        """Capture what is done. Whatever fails in it, the stream is the one of before afterwards."""
+        """Capture the enclosed calls. The previous stream is restored even if they fail."""
         graph = torch.cuda.CUDAGraph()
         with self.aside(), uncollected():
             torch.cuda.synchronize(self.device)
@@ -49,7 +48,7 @@ class Shared:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """On the stream, after what is under way, and before what comes."""
+        """Use the stream, after pending work and before later work."""
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             yield
@@ -58,7 +57,7 @@ class Shared:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Garbage is collected before and not during what is done: destroying a dropped graph or event ends a capture."""
+    """Collect garbage before and not during the enclosed code: destroying a dropped graph or event ends a capture."""
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()
@@ -71,7 +70,7 @@ def uncollected() -> Iterator[None]:
 
 @dataclass
 class Captured:
-    """A round as a CUDA graph. Its results are copied out, as the next replay of any capture may write over them."""
+    """A round as a CUDA graph. Its results are copied, as the next replay of any capture may overwrite them."""
 
     play: Callable[[], tuple[Tensor, Tensor]]
     shared: Shared
@@ -100,9 +99,9 @@ class Captured:
 
 @dataclass
 class Repeated:
-    """A function of tensors as a CUDA graph: what it is called with is copied to where the capture found its inputs.
+    """A function of tensors as a CUDA graph: its arguments are copied to the captured addresses.
 
-    Its result is written over by the next call of any function of the pool.
+    Its result is overwritten by the next call of any function of the pool.
     """
 
     function: Callable[..., Tensor]

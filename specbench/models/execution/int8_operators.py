@@ -1,6 +1,5 @@
-"""The products of products.cpp as operators of torch, compiled at first use by the compiler
-that compiled rounds need, for the processor that is there, and kept with their code.
-"""
+"""The products of products.cpp as operators of torch, compiled at first use for this processor
+by the compiler that compiled rounds need, and cached with their code."""
 
 import ctypes
 import hashlib
@@ -25,10 +24,10 @@ from specbench.models.execution.regions import root, writes
 from specbench.wording import first_line
 
 SOURCE = Path(__file__).with_name("products.cpp")
-# nothing that changes a rounding: rows of numbers become the same codes here and in torch
+# no flag that changes rounding: rows of numbers become the same codes here and in torch
 FLAGS = ("-O3", "-march=native", "-std=c++20", "-shared", "-fPIC", "-fopenmp", "-fwrapv", "-w")
 EXACT = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
-PLAIN = "-DPLAIN"  # without the instructions for bytes
+PLAIN = "-DPLAIN"  # without byte instructions
 
 _library = torch.library.Library("specbench", "FRAGMENT")  # type: ignore[no-untyped-call]
 for _schema in (
@@ -40,7 +39,7 @@ for _schema in (
 
 @torch.library.register_fake("specbench::linear", lib=_library)  # type: ignore[untyped-decorator]
 def shaped(x: Tensor, codes: Tensor, groups: Tensor | None, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """x [..., columns] → [..., rows] in the dtype of x; scale has a number for every row of weights."""
+    """x [..., columns] → [..., rows] in the dtype of x; scale has one number per row of weights."""
     return x.new_empty((*x.shape[:-1], scale.shape[0]))
 
 
@@ -54,7 +53,7 @@ def shapes(
 
 @cache
 def missing() -> str:
-    """Why there are no such operators here; empty where there are, which loads them."""
+    """Why the operators are unavailable; empty if they are available, in which case they are loaded."""
     reason = missing_compiler()
     if reason:
         return reason
@@ -68,14 +67,14 @@ def missing() -> str:
 
 
 def load(file: Path) -> None:
-    """Load machine code, from the open file where the system can: by its name it might be another one by now."""
+    """Load machine code, from the open file if possible: its name may point to another file by now."""
     with open_ours(file) as code, torch._ops.dl_open_guard():
         opened = f"/proc/self/fd/{code.fileno()}"
         ctypes.CDLL(opened if os.path.exists(opened) else str(file))
 
 
 def built(*more: str) -> Path:
-    """The machine code in the folder of caches, compiled now if it never was. more: further options of the compiler."""
+    """The cached machine code, compiled if missing. more: further options of the compiler."""
     compiler = os.environ.get("CXX") or next(filter(None, map(shutil.which, COMPILERS)))
     command = [compiler, *FLAGS, *EXACT, *more, *folders(), str(SOURCE)]
     about = [SOURCE.read_text(encoding="utf-8"), command, torch.__version__, platform.machine(), capabilities()]
@@ -85,33 +84,34 @@ def built(*more: str) -> Path:
         return file
     with replacing(file) as made:  # several processes may compile it at once
         subprocess.run([*command, "-o", str(made), *libraries()], check=True, capture_output=True, text=True)
-        made.chmod(ALONE)  # the linker makes a file of its own
+        made.chmod(ALONE)  # the linker creates a new file
     tidy(folder)
     return file
 
 
 def folders() -> list[str]:
-    """Where torch's headers are."""
+    """The include folders of torch."""
     from torch.utils.cpp_extension import include_paths
 
     return [f"-I{path}" for path in include_paths()]
 
 
 def libraries() -> list[str]:
-    """torch's own libraries, which are loaded already."""
+    """torch's own libraries, which are already loaded."""
     from torch.utils.cpp_extension import library_paths
 
     return [*(f"-L{path}" for path in library_paths()), "-lc10", "-ltorch_cpu"]
 
 
 # --- joining ----------------------------------------------------------------------------------------------------------
-# Layers of codes that read one tensor (query, key and value; gate and up) are one call: codes and threads start once.
+# Quantised layers that read the same tensor (query, key and value; gate and up) are one call:
+# one quantisation and one start of the threads.
 
 ONE, MANY = torch.ops.specbench.linear.default, torch.ops.specbench.linears.default
 
 
 def joined(recorded: Graph) -> Graph:
-    """The same with such calls joined."""
+    """The graph with such calls joined."""
     graph = Graph()
     graph.output(graph.graph_copy(recorded, {}))
     found: dict[Node, list[Node]] = {}
@@ -120,7 +120,7 @@ def joined(recorded: Graph) -> Graph:
             continue
         if node.target is ONE and all(map(is_given, node.all_input_nodes[1:])):
             found.setdefault(node.args[0], []).append(node)
-        elif writes(node):  # what is read from now on is another tensor
+        elif writes(node):  # later reads see another tensor
             for x in [x for x in found if x in node.all_input_nodes or root(x) in map(root, node.all_input_nodes)]:
                 replace(graph, found.pop(x))
     for calls in found.values():
@@ -129,12 +129,12 @@ def joined(recorded: Graph) -> Graph:
 
 
 def is_given(node: Node) -> bool:
-    """Whether it is there before anything is computed."""
+    """Whether it exists before any computation."""
     return node.op in ("get_attr", "placeholder")
 
 
 def replace(graph: Graph, calls: Sequence[Node]) -> None:
-    """Put one call in the place of several."""
+    """Replace several calls by one."""
     if len(calls) < 2:
         return
     _, *rest = zip(*(call.args for call in calls), strict=True)

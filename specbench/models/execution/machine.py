@@ -1,6 +1,5 @@
-"""The machine: its free and highest memory, its threads, and processes that compute one network together, as
-torchrun starts them. All do the same; what could differ (a drawn number, a time, free memory) is that of the first.
-"""
+"""The machine: its free and peak memory, its threads, and the processes of a sharded network, as torchrun starts
+them. All do the same; values that could differ (a draw, a time, free memory) are taken from the first."""
 
 import ctypes
 import math
@@ -21,7 +20,7 @@ from torch import Tensor
 from specbench.errors import SpecbenchError, UsageError
 
 # --- free memory ------------------------------------------------------------------------------------------------------
-# Of the machine, of its container, of the limits of a shell.
+# Limits of the machine, of its container, and of the shell.
 
 NO_MEMORY_LIMIT = 1 << 60
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -29,7 +28,7 @@ V2 = ("memory.max", "memory.current", "inactive_file")
 
 
 def free_memory(device: torch.device, root: Path = Path("/")) -> int | None:
-    """Bytes that can still be had on a device; None where the system does not say (it is not Linux)."""
+    """Free bytes of a device; None if the system does not report them (it is not Linux)."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
@@ -39,24 +38,24 @@ def free_memory(device: torch.device, root: Path = Path("/")) -> int | None:
 
 
 def resident(root: Path = Path("/")) -> int:
-    """Bytes of the machine's memory that this process has now; 0 where the system does not say."""
+    """Bytes of this process's resident memory; 0 if the system does not report them."""
     return kilobytes(root / "proc/self/status", "VmRSS") or 0
 
 
 def contained(root: Path) -> Iterator[int]:
-    """What the control groups of this process leave, its own and all above it (version 2 or 1)."""
+    """The memory left by the control groups of this process, its own and all above it (version 2 or 1)."""
     for line in read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
             continue
         folder = root / "sys/fs/cgroup" / ("memory" if controllers else "")
         for group in (PurePosixPath(path), *PurePosixPath(path).parents):
-            # A container sees its own group as the root of the tree, and often a path that is not there.
+            # A container sees its own group as the root of the tree, and often a path that does not exist.
             yield from left_in(folder / str(group).lstrip("/"), V1 if controllers else V2)
 
 
 def left_in(folder: Path, names: tuple[str, str, str]) -> Iterator[int]:
-    """What a control group leaves: its limit less what it uses, without the files that it could drop."""
+    """The memory left in a control group: its limit less its use, without droppable files."""
     limit, used = read(folder / names[0]), read(folder / names[1])
     if limit.isdigit() and used.isdigit() and int(limit) < NO_MEMORY_LIMIT:
         stat = dict(line.split(maxsplit=1) for line in read(folder / "memory.stat").splitlines())
@@ -64,7 +63,7 @@ def left_in(folder: Path, names: tuple[str, str, str]) -> Iterator[int]:
 
 
 def addressable(root: Path) -> int | None:
-    """What `ulimit -v` leaves; None without such a limit."""
+    """The memory left by `ulimit -v`; None without such a limit."""
     if sys.platform == "win32":
         return None
     import resource
@@ -85,21 +84,21 @@ def kilobytes(file: Path, name: str) -> int | None:
 
 
 def give_back() -> None:
-    """Give memory that was freed back to the system: glibc keeps what lies between blocks that are still in use."""
-    with suppress(OSError, AttributeError):  # no other C library has this
+    """Return freed memory to the system: glibc keeps free space between blocks that are still in use."""
+    with suppress(OSError, AttributeError):  # only glibc has this
         ctypes.CDLL(None).malloc_trim(0)
 
 
 # --- peak memory ------------------------------------------------------------------------------------------------------
-# Linux sets the highest resident memory of a process back to the present one when asked to (proc(5), clear_refs).
+# Linux resets the peak resident memory of a process to the present one on request (proc(5), clear_refs).
 
 SET_BACK = "5"
 
 
 @contextmanager
 def watched(device: torch.device, root: Path = Path("/")) -> Iterator[Callable[[], tuple[int | None, int | None]]]:
-    """Yields what gives the bytes on the device, None where that is the host, and on the host, None where
-    nobody knows. The device's are those of tensors: what its allocator keeps does not fall when a method ends."""
+    """Yields a function that returns the peak bytes on the device, None if that is the host, and on the host,
+    None if unknown. The device's bytes are those of tensors: its allocator keeps memory when a method ends."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     known = set_back(root)
@@ -112,7 +111,7 @@ def watched(device: torch.device, root: Path = Path("/")) -> Iterator[Callable[[
 
 
 def set_back(root: Path) -> bool:
-    """Make the highest resident memory the present one; whether that could be done."""
+    """Reset the peak resident memory to the present one; returns whether that succeeded."""
     try:
         (root / "proc/self/clear_refs").write_text(SET_BACK)
     except OSError:
@@ -121,7 +120,7 @@ def set_back(root: Path) -> bool:
 
 
 # --- threads ----------------------------------------------------------------------------------------------------------
-# One for every physical core that this process may use. torch asks neither how much time a container is given nor,
+# One thread per physical core that this process may use. torch considers neither the CPU quota of a container nor,
 # in every build, which processors share a core; with too many threads each pass waits for the slowest of them.
 
 CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # set by the user: then nothing is changed
@@ -129,7 +128,7 @@ NO_THREAD_LIMIT = 2**31
 
 
 def fit_threads() -> None:
-    """Let torch use no more threads than there are cores for it, unless the environment gives their number."""
+    """Limit torch's threads to the available cores, unless the environment sets their number."""
     if not any(os.environ.get(name) for name in CHOSEN):
         torch.set_num_threads(min(torch.get_num_threads(), cores(processors())))
 
@@ -142,14 +141,14 @@ def processors() -> set[int]:
 
 
 def cores(allowed: set[int], root: Path = Path("/")) -> int:
-    """How many physical cores the allowed processors have, and no more than the process
-    is given the time of; every processor counts as a core where the system does not say."""
+    """The number of physical cores of the allowed processors, at most the CPU quota of the
+    process; every processor counts as a core if the system does not report cores."""
     siblings = [root / f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list" for number in allowed]
     return max(1, min(len({read(file) or str(file) for file in siblings}), quota(root)))
 
 
 def quota(root: Path) -> int:
-    """The processors whose time the container is given (control groups, version 2 or 1), as a whole number."""
+    """The CPU quota of the container (control groups, version 2 or 1) as a whole number of processors."""
     folder = root / "sys/fs/cgroup"
     given, _, period = read(folder / "cpu.max").partition(" ")
     if not period:
@@ -160,7 +159,7 @@ def quota(root: Path) -> int:
 
 
 def read(path: Path) -> str:
-    """The contents of a file of the system; empty where it cannot be read."""
+    """The contents of a system file; empty if unreadable."""
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -170,22 +169,22 @@ def read(path: Path) -> str:
 # --- processes --------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
-STARTED = "TORCHELASTIC_RUN_ID"  # torchrun tells its processes
+STARTED = "TORCHELASTIC_RUN_ID"  # set by torchrun
 PATIENCE = timedelta(hours=2)  # one may read weights for long while the others wait
 
 
 def started() -> int:
-    """How many processes torchrun has started; 1 where it has started none."""
+    """The number of processes that torchrun has started; 1 without torchrun."""
     return int(os.environ["WORLD_SIZE"]) if STARTED in os.environ else 1
 
 
 def number() -> int:
-    """The number of this process on its machine, which is that of its GPU; 0 where there is one process."""
+    """The local rank of this process, which is the number of its GPU; 0 if there is one process."""
     return int(os.environ["LOCAL_RANK"]) if started() > 1 else 0
 
 
 def joined() -> int:
-    """How many processes compute together with this one, itself included."""
+    """World size."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -196,7 +195,7 @@ def first() -> bool:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Join the processes that torchrun has started, if any. What is wrong with a run, the first one alone says."""
+    """Join the processes started by torchrun, if any. Only the first reports errors of a run."""
     if started() == 1:
         yield
         return
@@ -212,7 +211,7 @@ def together() -> Iterator[None]:
 
 
 def join() -> None:
-    """Meet the other processes; each takes the GPU of its number."""
+    """Join the process group; each process takes the GPU of its rank."""
     if not torch.cuda.is_available():
         dist.init_process_group("gloo", timeout=PATIENCE)
         return
@@ -223,7 +222,7 @@ def join() -> None:
 
 
 def agreed(value: T) -> T:
-    """What the first process says of a value that each of them has."""
+    """The first process's value, which replaces those of all others."""
     if joined() == 1:
         return value
     found = [value]
@@ -240,7 +239,7 @@ def decided(decision: Tensor) -> Tensor:
 
 
 def end_with_parent() -> None:
-    """End this process at once when the one that started it has ended; a thread waits for the system's event."""
+    """End this process as soon as its parent ends; a thread waits for the system's event."""
     parent = multiprocessing.parent_process()
 
     def wait() -> None:

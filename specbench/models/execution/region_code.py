@@ -1,7 +1,7 @@
 """The code of a region: compiled by inductor without its weights, so that one code serves all layers and processes.
 
-Weights are constants, laid out as its kernels read them: how, is found
-with made-up weights, and done to the real ones when the code is loaded.
+Weights are constants in the layout of its kernels; the layout is found with random weights, and
+applied to the real ones when the code is loaded.
 """
 
 import hashlib
@@ -25,17 +25,17 @@ from specbench.models.execution.compiled import by_few_rows, capabilities, quiet
 from specbench.models.execution.int8_operators import joined
 from specbench.models.execution.regions import Region, UncutError
 
-SIDE_BY_SIDE = (1, 2, 4)  # rows of a block whose elements lie side by side, by dtype and processor
+SIDE_BY_SIDE = (1, 2, 4)  # interleaved rows of a block, by dtype and processor
 
 Call = Callable[[list[Tensor]], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a constant is made of weights [n, k]: those numbered `weights` one below the other, transposed or not.
+    """The layout of a constant made of weights [n, k]: those numbered `weights` stacked, transposed or not.
 
-    block: unless 0, blocks of so many rows lie side by side, [⌈n ÷ block⌉, k, block],
-    `pairs` rows interleaved. alone: whether all that is the only one of a batch, [1, …].
+    block: unless 0, blocks of this many rows are contiguous, [⌈n ÷ block⌉, k, block], `pairs`
+    rows interleaved. alone: whether it is the only one of a batch, [1, …].
     """
 
     weights: tuple[int, ...]
@@ -53,7 +53,7 @@ class Layout:
         return found.unsqueeze(0) if self.alone else found
 
     def blocks(self, matrix: Tensor) -> Tensor:
-        """As inductor's templates of matrix products read the second factor."""
+        """The matrix in the layout of the second factor in inductor's matrix templates."""
         n, k = matrix.shape
         count = -(-n // self.block)
         padded = F.pad(matrix.t(), (0, count * self.block - n))
@@ -64,15 +64,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class Code:
-    """source: a module with a function `call` of a list of tensors; constants: those that
-    are made of weights, by name; numbers: the others, which are the same for all weights."""
+    """source: a module with a function `call` of a list of tensors; constants: those made of
+    weights, by name; numbers: the others, which are the same for all weights."""
 
     source: str
     constants: Mapping[str, Layout]
     numbers: Mapping[str, int] = field(default_factory=dict)
 
     def load(self, constant: Callable[[Layout], Tensor]) -> Call:
-        """The function with constants of its own."""
+        """The function with its own constants."""
         names: dict[str, Any] = {"__name__": "specbench_region"}
         exec(compile(self.source, names["__name__"], "exec"), names)
         names |= {name: constant(layout) for name, layout in self.constants.items()}
@@ -82,8 +82,8 @@ class Code:
 
 
 def compiled(region: Region, settings: Mapping[str, Any]) -> Code:
-    """Compile a region. Raises UncutError where its code would serve no other weights."""
-    # what inductor itself would keep are constants as well; what a region is given has its shapes, or it is another one
+    """Compile a region. Raises UncutError if its code would serve no other weights."""
+    # inductor would cache the constants as well; inputs of a region always have its shapes, or it is another one
     ours = {"fx_graph_cache": False, "size_asserts": False, "alignment_asserts": False}
     with torch.no_grad(), quiet():
         return with_kernels({**settings, **ours}, lambda given: compiled_with(given, region))
@@ -128,13 +128,13 @@ def is_number(constant: Tensor) -> bool:
 
 
 def made_up(weight: Tensor, random: torch.Generator) -> Tensor:
-    """Random numbers in the shape of a weight: what is equal to something made of them is made of them."""
+    """Random numbers in the shape of a weight: a constant equal to a function of them is made of them."""
     found = torch.empty_like(weight)
     return found.normal_(generator=random) if weight.is_floating_point() else found.random_(generator=random)
 
 
 def layout(constant: Tensor, weights: Sequence[Tensor]) -> Layout:
-    """How a constant was made of weights. UncutError where no way is known."""
+    """The layout of a constant made of weights. UncutError if it is unknown."""
     for one in layouts(constant, weights):
         made = one.made(weights)
         if made.shape == constant.shape and made.stride() == constant.stride() and torch.equal(made, constant):
@@ -143,7 +143,7 @@ def layout(constant: Tensor, weights: Sequence[Tensor]) -> Layout:
 
 
 def layouts(constant: Tensor, weights: Sequence[Tensor]) -> Iterator[Layout]:
-    """The ways that may be tried."""
+    """The layouts to try."""
     if constant.is_mkldnn or constant.dim() not in (2, 3, 4):
         return
     if constant.dim() > 2 and constant.shape[0] == 1:
@@ -166,15 +166,15 @@ def layouts(constant: Tensor, weights: Sequence[Tensor]) -> Iterator[Layout]:
 
 
 # --- store ------------------------------------------------------------------------------------------------------------
-# Code of regions on disk, by what it does and where, with the machine code that inductor keeps.
+# Code of regions on disk, by its operations and machine, with inductor's machine code.
 
-FORMAT = 4  # of the files; another one, too, when `few_rows` or what settings do not say has changed
+FORMAT = 4  # of the files; increase it when `few_rows` or code outside the settings changes
 MACHINE_CODE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @dataclass
 class Store:
-    """Code of regions that were compiled with the same settings; kept in `folder` where nobody else writes there."""
+    """Code of regions compiled with the same settings; kept in `folder`, to which only this user writes."""
 
     settings: Mapping[str, Any]
     folder: Path = field(default_factory=place)
@@ -184,14 +184,14 @@ class Store:
     def __post_init__(self) -> None:
         from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-        # torch's own folder is a temporary one, and torch writes its name here as soon as it is asked for
+        # torch's default is a temporary folder, and torch writes its name here on first use
         usual = (default_cache_dir(), str(self.folder / "machine"))
         self.folder = own(self.folder)
         if os.environ.get(MACHINE_CODE, usual[0]) in usual:
             os.environ[MACHINE_CODE] = str(self.folder / "machine")
 
     def code(self, region: Region) -> Code:
-        """The code of a region, compiled here if it never was. Raises UncutError."""
+        """The code of a region, compiled here if missing. Raises UncutError."""
         key = hashlib.sha256(f"{self._where} {region.key}".encode()).hexdigest()
         if key not in self._known:
             file = self.folder / "regions" / f"{key}.json"
@@ -200,7 +200,7 @@ class Store:
 
     @property
     def _where(self) -> str:
-        """What code depends on besides what it computes."""
+        """The dependencies of code besides its operations."""
         machine = [torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), capabilities()]
         about = [FORMAT, torch.__version__, machine, dict(self.settings), by_few_rows()]
         return json.dumps(about, default=str)
@@ -208,14 +208,14 @@ class Store:
     def _compiled(self, region: Region, file: Path) -> Code:
         code = compiled(region, self.settings)
         self.compiled += 1
-        with suppress(OSError):  # a full disk costs the next process time, and this one nothing
+        with suppress(OSError):  # a full disk costs only the next process time
             replace_text(file, json.dumps(asdict(code)), ALONE_FILE)
             tidy(self.folder)
         return code
 
 
 def read(file: Path) -> Code | None:
-    """The code in a file; None where there is none, no whole one, or one that others may have written."""
+    """The code in a file; None if it is missing, incomplete, or may have been written by others."""
     try:
         with open_ours(file) as opened:
             found = json.load(opened)

@@ -17,14 +17,14 @@ from specbench.wording import first_line
 
 
 class Codes(Protocol):
-    """Where the code of a region comes from."""
+    """The source of a region's code."""
 
     def code(self, region: Region) -> Code: ...
 
 
 @dataclass(frozen=True)
 class Step:
-    """A region between two laps: the numbers of the values that it reads and makes, and of those read no more."""
+    """A region between two laps: the numbers of its input and output values, and of inputs read for the last time."""
 
     call: Call
     inputs: tuple[int, ...]
@@ -34,7 +34,7 @@ class Step:
 
 @dataclass
 class Regions:
-    """What the programs of one tier share: code, and weights as it reads them, as long as any program needs them."""
+    """The shared data of one tier's programs: code, and laid-out weights, as long as any program needs them."""
 
     codes: Codes
     _constants: WeakValueDictionary[Any, Tensor] = field(default_factory=WeakValueDictionary, init=False, repr=False)
@@ -44,7 +44,7 @@ class Regions:
         return self.codes.code(region).load(lambda layout: self._constant(layout, region.weights))
 
     def _constant(self, layout: Layout, weights: Sequence[Tensor]) -> Tensor:
-        # as long as the constant lives, so does a program with the weights: no other tensor has their numbers
+        # as long as the constant exists, so does a program with the weights: no other tensor has their ids
         key = (*(id(weights[number]) for number in layout.weights), replace(layout, weights=()))
         found = self._constants.get(key)
         if found is None:
@@ -71,7 +71,7 @@ class Program:
             self.values[number] = tensor
         self.steps = freeing(steps, {*self.ends, *captured})
         self.last, self.spec = plan.last, spec
-        # kept as long as the constants that are made of them, which are known by them
+        # kept as long as the constants made of them, which are found by their ids
         self.weights = [step.weights for step in plan.steps if isinstance(step, Region)]
 
     def __call__(self, *args: Tensor) -> Any:
@@ -90,7 +90,7 @@ class Program:
 
 
 def freeing(steps: Sequence[Step | str], kept: set[int]) -> list[Step | str]:
-    """The same steps, each with the values that are read by no later one."""
+    """The same steps, each with the values that no later one reads."""
     found: list[Step | str] = []
     for step in reversed(steps):
         if isinstance(step, str):
@@ -106,8 +106,8 @@ def freeing(steps: Sequence[Step | str], kept: set[int]) -> list[Step | str]:
 class Regional:
     """A function with the shapes of its first call, which records and compiles it; later ones run its program.
 
-    It must be called with tensors of the same shapes, and what it finds must stay in its place.
-    otherwise: how it is made ready where it is not to be cut; `told` is given the reason.
+    It must be called with tensors of the same shapes, and captured tensors must keep their
+    addresses. otherwise: the fallback if it cannot be cut; `told` receives the reason.
     """
 
     function: Callable[..., Any]
@@ -123,7 +123,7 @@ class Regional:
         try:
             found = trace(self.function, *args)
             self._call = Program(cut(found, self.frozen), found.spec, self.regions)
-        except (UncutError, RuntimeError) as error:  # what is wrong with it, the other way says again
+        except (UncutError, RuntimeError) as error:  # the fallback reports its own errors again
             if out_of_memory(error):
                 raise
             self.told(first_line(error))

@@ -1,6 +1,5 @@
-"""A recorded list of operators, cut into regions that are compiled by themselves: equal ones once. A region takes
-tensors and gives tensors none of which shares memory with another; views are made again where they are used.
-"""
+"""A recorded list of operators, cut into regions that are compiled separately: equal ones once. The tensors
+that enter and leave a region share no memory with each other; views are recreated where they are used."""
 
 import hashlib
 import operator
@@ -23,16 +22,16 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from specbench.decoding.timing import LAP, marking
 
 # --- trace ------------------------------------------------------------------------------------------------------------
-# What a function of tensors does, as a flat list of operators: recorded once, while it runs.
+# The operators of a function of tensors, as a flat list: recorded once, while it runs.
 
-READ = "_local_scalar_dense"  # what reads the one value of a tensor
+READ = "_local_scalar_dense"  # the operator that reads the value of a tensor
 
 
 @dataclass(frozen=True)
 class Trace:
-    """graph: operators in order; tensors that are no arguments are its attributes, each once.
+    """graph: operators in order; tensors that are not arguments are its attributes, each once.
 
-    result: of this call; the graph gives its leaves in the order of `spec`.
+    result: of this call; the graph returns its leaves in the order of `spec`.
     """
 
     graph: GraphModule
@@ -41,8 +40,8 @@ class Trace:
 
 
 def trace(function: Callable[..., Any], *args: Tensor) -> Trace:
-    """Call a function and record what it does; what it changes in place, it has changed.
-    UncutError where it reads the value of a tensor, which a record cannot hold."""
+    """Call a function and record its operators; its in-place changes take effect. UncutError if
+    it reads the value of a tensor, which cannot be recorded."""
     found: list[Any] = []
 
     def call(*inputs: Tensor) -> list[Tensor]:
@@ -50,7 +49,7 @@ def trace(function: Callable[..., Any], *args: Tensor) -> Trace:
         leaves: list[Tensor] = pytree.tree_leaves(found[0])
         return leaves
 
-    # with a context of its own the tracer makes shapes of one mode; else it makes a mode for each, which takes as long
+    # with its own context the tracer makes shapes in one mode; otherwise it makes a mode for each, which takes as long
     shapes = tracing(TracingContext(FakeTensorMode(allow_non_fake_inputs=True)))
     with torch.no_grad(), layers_marked(), marking(), shapes:
         graph = recorded(call, args)
@@ -58,7 +57,7 @@ def trace(function: Callable[..., Any], *args: Tensor) -> Trace:
 
 
 def recorded(call: Callable[..., list[Tensor]], args: Sequence[Tensor]) -> GraphModule:
-    """torch's record, or its long words for a value that is read in short ones."""
+    """torch's record; its long message for a value that is read becomes a short one."""
     try:
         return make_fx(call)(*args)
     except RuntimeError as error:
@@ -69,7 +68,7 @@ def recorded(call: Callable[..., list[Tensor]], args: Sequence[Tensor]) -> Graph
 
 @contextmanager
 def layers_marked() -> Iterator[None]:
-    """Before and after every decoder layer a mark is recorded: what lies between is much the same for all of them."""
+    """Record a mark before and after every decoder layer: the code between is much the same for all of them."""
 
     def before(module: Any, inputs: Any) -> None:
         if isinstance(module, GradientCheckpointingLayer):
@@ -88,18 +87,18 @@ def layers_marked() -> Iterator[None]:
 
 
 def mark(near: Any) -> None:
-    """Record a lap without a name."""
+    """Record an unnamed lap."""
     tensors = [one for one in pytree.tree_leaves(near) if isinstance(one, Tensor)]
     if tensors and get_proxy_mode() is not None:
         LAP(tensors[0], "")
 
 
 class UncutError(Exception):
-    """A function that is not run region by region, and why."""
+    """A function that cannot be run region by region, and the reason."""
 
 
 def storage(tensor: Tensor) -> int:
-    """What tensors have in common that share memory."""
+    """A number that is equal for tensors that share memory."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -124,7 +123,7 @@ def is_written(one: Any) -> bool:
 
 
 def written(node: Node) -> Node | None:
-    """The node that an operator writes to and gives back; None of one that does not."""
+    """The node that an operator writes to and returns; None for other operators."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or not any(map(is_written, schema.returns)):
         return None
@@ -137,7 +136,7 @@ def written(node: Node) -> Node | None:
 
 
 def is_view(node: Node) -> bool:
-    """Whether an operator gives memory of one of its arguments."""
+    """Whether an operator returns memory of one of its arguments."""
     if node.target is operator.getitem:
         return is_view(node.all_input_nodes[0])
     schema = getattr(node.target, "_schema", None)
@@ -146,7 +145,7 @@ def is_view(node: Node) -> bool:
 
 
 def root(node: Node) -> Node:
-    """Whose memory a node has."""
+    """The node that owns a node's memory."""
     while node.op == "call_function":
         base = written(node)
         if base is None and (writes(node) or is_view(node)):
@@ -162,8 +161,8 @@ def root(node: Node) -> Node:
 
 @dataclass(frozen=True)
 class Region:
-    """A part of a function. graph: it alone, with placeholders for `inputs` and attributes w0, w1, … for
-    `weights`. inputs, outputs: nodes of the whole function; like: for every input a tensor of its shape."""
+    """A part of a function. graph: the part as a separate graph, with placeholders for `inputs` and attributes w0,
+    w1, … for `weights`. inputs, outputs: nodes of the whole function; like: for every input a tensor of its shape."""
 
     graph: Graph
     inputs: tuple[Node, ...]
@@ -173,7 +172,7 @@ class Region:
 
     @cached_property
     def key(self) -> str:
-        """Equal exactly for regions that do the same with tensors of the same shapes."""
+        """A key that is equal exactly for regions with the same operators and tensors of the same shapes."""
         numbers = {node: f"%{number}" for number, node in enumerate(self.graph.nodes)}
 
         def said(one: Any) -> str:
@@ -192,8 +191,8 @@ class Region:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a function is made of. steps: regions, and the names of the laps between them. captured: the
-    tensors that it found and that stay in their place. last: makes its outputs of the values `ends`."""
+    """The parts of a function. steps: regions, and the names of the laps between them. captured: the tensors
+    that it found and that keep their addresses. last: computes its outputs from the values `ends`."""
 
     steps: tuple[Region | str, ...]
     arguments: tuple[Node, ...]
@@ -204,7 +203,7 @@ class Plan:
 
 @dataclass(eq=False)
 class Part:
-    """A region while it is made: its operators, those made again before them, and nodes that come in and go out."""
+    """A region under construction: its operators, those repeated before them, and its input and output nodes."""
 
     nodes: list[Node] = field(default_factory=list)
     again: dict[Node, None] = field(default_factory=dict)
@@ -214,9 +213,9 @@ class Part:
 
 
 def cut(found: Trace, frozen: bool = True) -> Plan:
-    """Cut where laps and layers begin and end. frozen: matrices among parameters never change.
+    """Cut at the beginning and end of laps and layers. frozen: matrices among parameters never change.
 
-    Raises UncutError where two names of one tensor would be taken for two tensors.
+    Raises UncutError if two names of one tensor would be taken for two tensors.
     """
     return Cutter(found.graph, frozen).plan()
 
@@ -251,11 +250,11 @@ class Cutter:
         return [step for step in self.steps if isinstance(step, Part)]
 
     def does(self, step: Part | str) -> bool:
-        """Whether a step is of any use."""
+        """Whether a step has any effect."""
         return isinstance(step, str) or bool(step.outputs) or any(map(writes, step.nodes))
 
     def divide(self) -> None:
-        """Put every operator that has an effect into its part."""
+        """Assign every operator that has an effect to its part."""
         live, part = alive(self.nodes), Part()
         for node in self.nodes:
             if node.target is LAP:
@@ -268,7 +267,7 @@ class Cutter:
         self.steps += [part] if part.nodes else []
 
     def reach(self, part: Part, node: Node) -> None:
-        """Let a part have a node that it uses."""
+        """Make a node that a part uses available in it."""
         if self.where.get(node) is part:
             return
         base = written(node)
@@ -297,7 +296,7 @@ class Cutter:
         return Region(graph, tuple(part.inputs), tuple(map(self.tensor, part.weights)), outputs, like)
 
     def last(self, ends: Part, output: Node) -> GraphModule:
-        """The views that are left of the outputs."""
+        """The remaining views of the outputs."""
         graph, known = Graph(), dict[Node, Node]()
         known |= {node: graph.placeholder(f"x{number}") for number, node in enumerate(ends.inputs)}
         self.copy(graph, known, ends, list(ends.again))
@@ -312,7 +311,7 @@ class Cutter:
             known[node].meta = {}
 
     def known(self, known: Mapping[Node, Node], part: Part, node: Node) -> Node:
-        """What a node is in a part: another name of a tensor is that tensor, which has been written meanwhile."""
+        """The node in a part for a node of the function: the first node of its tensor, which may have been written."""
         if node in known:
             return known[node]
         base = written(node)
@@ -325,17 +324,17 @@ class Cutter:
         return found
 
     def first(self, node: Node) -> Node:
-        """The node by which the tensor of a node is known."""
+        """The first node of a node's tensor."""
         return self.named.setdefault(self.tensor(node), node)
 
     def is_weight(self, node: Node) -> bool:
-        """Whether it is a constant of the code. Only matrices are: it
-        is known what is made of them, and others are read in no time."""
+        """Whether it is a constant of the code. Only matrices are: their layouts are known, and
+        other weights are small."""
         tensor = self.tensor(node)
         return self.frozen and isinstance(tensor, torch.nn.Parameter) and tensor.dim() == 2
 
     def check(self, ends: Part) -> None:
-        """Nothing that is written may be known by two names, or be a constant."""
+        """Check that no written tensor has two names or is a constant."""
         names: dict[int, int] = {}
         for tensor in self.named:
             names[storage(tensor)] = names.get(storage(tensor), 0) + 1

@@ -27,11 +27,11 @@ BY_LAYERS: Mapping[Kind, Callable[[Head, Borrowed, Layers], Any]] = {
 
 
 def built(head: Head, network: Any, layers: Layers = None, post_norm: bool | None = None) -> Any:
-    """The module of a head for this target network; its `at_once` says whether it drafts all tokens in one pass.
+    """The module of a head for this target network; its `at_once` is true if it drafts all tokens in one pass.
 
-    layers: the boundaries that it reads, where the user names them. post_norm: of MTP modules, what is
-    fed back; None is what its files say, or the usual. UsageError where the kind of head has no such
-    choice; UnusableModelError for a head that is not the target's, or whose weights are not all there.
+    layers: the boundaries that it reads, if the user names them. post_norm: for MTP modules, the state
+    that is fed back; None means as declared in the files, or the default. UsageError if the kind of
+    head has no such choice; UnusableModelError for a head of another target, or with missing weights.
     """
     target = Borrowed(network)
     head = without_copies(head, target)
@@ -51,10 +51,10 @@ def built(head: Head, network: Any, layers: Layers = None, post_norm: bool | Non
 
 
 def joined(target: Causal, head: Any, depth: int) -> tuple[Causal, Recursive | Together]:
-    """The model that judges, in the place of `target` and on its weights, and the one that drafts up to `depth` tokens.
+    """The model that judges, in place of `target`, on its weights, and the one that drafts up to `depth` tokens.
 
-    UnusableModelError for a head that reads layers which the target
-    does not have. UsageError for one that drafts fewer tokens.
+    UnusableModelError for a head that reads layers which the target does not have. UsageError
+    if it drafts fewer tokens.
     """
     tapped = Tapped(target.network, head.taps)
     judge = Causal(tapped, target.law, target.width, target.fixed, memory=target.memory)
@@ -64,9 +64,9 @@ def joined(target: Causal, head: Any, depth: int) -> tuple[Causal, Recursive | T
 
 
 def through_masks(draft: Causal, name: str, depth: int) -> Together:
-    """A network that was trained as PARD was, as the model that drafts up to `depth` tokens in one pass.
+    """A network trained as in PARD, as the model that drafts up to `depth` tokens in one pass.
 
-    UnusableModelError where its configuration names no mask.
+    UnusableModelError if its configuration names no mask.
     """
     head = Pard(draft.network, draft.width, name)
     return Together(head, None, draft.law, draft.width, depth, draft.fixed, draft.memory)

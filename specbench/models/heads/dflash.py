@@ -1,10 +1,10 @@
-"""Heads that see masks after the text and give a row at each: PARD, P-EAGLE, DFlash, DSpark.
+"""Heads that read masks after the text and give a row at each: PARD, P-EAGLE, DFlash, DSpark.
 
 PARD (An et al. 2025, arXiv 2504.18583), a whole small network, and P-EAGLE (arXiv 2602.01469): one causal pass
-over what was committed since the last one and K − 1 masks. DFlash (arXiv 2602.06036): a block of masks over keys
-and values that every layer makes of one projection of the target's states, once for every token. DSpark (arXiv
+over the tokens committed since the last one and K − 1 masks. DFlash (arXiv 2602.06036): a block of masks over
+keys and values that every layer makes of one projection of the target's states, once per token. DSpark (arXiv
 2607.05147) corrects a row of DFlash by the token before it: W₂ W₁[token before], or gated by the state of the
-place, or made with a state that goes along the block (speculators, `markov_head_type`: vanilla, gated, rnn).
+position, or with a recurrent state along the block (speculators, `markov_head_type`: vanilla, gated, rnn).
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,16 +40,16 @@ from specbench.models.heads.together import Drafted, Parallel, Places, Seen, cau
 from specbench.models.network.passes import windows_of
 from specbench.models.network.reduced import ReducedHead, known_tokens
 
-MASKS = ("pard_token", "mask_token_id", "ptd_token_id")  # what engines call the mask in config.json
+MASKS = ("pard_token", "mask_token_id", "ptd_token_id")  # engines' names for the mask in config.json
 
 
 class Masked(Parallel):
-    """A head that goes on through masks after the text, one for every token but the first."""
+    """A head that continues with masks after the text, one for every token but the first."""
 
     def through(
         self, context: Context, text: Tensor, features: Tensor | None, places: Places, masks: int, keep: int
     ) -> Tensor:
-        """[B, keep, V'] the logits of the last tokens of a pass over the text at places [B, q] and so many masks."""
+        """[B, keep, V'] the logits of the last tokens of a pass over the text at positions [B, q] and `masks` masks."""
         raise NotImplementedError
 
     def front(self, depth: int) -> int:
@@ -64,7 +64,7 @@ class Masked(Parallel):
 
 
 class Pard(Masked):
-    """A network that was trained to go on through masks. It reads the text itself, and nothing of the target."""
+    """A network trained to continue with masks. It reads the text itself, and none of the target's states."""
 
     behind = 0
 
@@ -79,11 +79,11 @@ class Pard(Masked):
     def through(
         self, context: Context, text: Tensor, features: Tensor | None, places: Places, masks: int, keep: int
     ) -> Tensor:
-        ids = context.seq.gather(1, text).clamp_max(self.config.vocab_size - 1)  # a draft may misread the target's ids
+        ids = context.seq.gather(1, text).clamp_max(self.config.vocab_size - 1)  # clamps ids that only the target has
         positions, mask = placed(self, context, text, places, masks, context.pos + 1)
         output = self.network(
             input_ids=torch.cat([ids, ids.new_full((len(ids), masks), self.mask)], 1),
-            # learned positions may end where a text may: what is drafted after that is never emitted
+            # learned positions may end with the sequence: drafts after that are never emitted
             position_ids=torch.minimum(positions, context.last.unsqueeze(1)),
             attention_mask=mask,
             past_key_values=places.cache,
@@ -95,14 +95,14 @@ class Pard(Masked):
 
 
 class PEagle(Masked, nn.Module):
-    """EAGLE-3 that goes on through masks in the place of its own states: pairs of the mask token and `mask_hidden`."""
+    """EAGLE-3 that continues with masks instead of its own states: pairs of the mask token and `mask_hidden`."""
 
     def __init__(self, head: Head, target: Borrowed, override: Sequence[int] | None = None) -> None:
         super().__init__()
         if "mask_hidden" not in head.tensors:
             raise UnusableModelError(f"{head.name}: weights are missing: mask_hidden")
         rest = {name: tensor for name, tensor in head.tensors.items() if name != "mask_hidden"}
-        # without the key it is not: of EAGLE-3 in this format it is, by what vLLM takes for granted
+        # by default it is not; vLLM assumes that it is for EAGLE-3 in this format
         config = {**head.config, "norm_before_residual": head.config.get("norm_before_residual") or False}
         self.eagle = Eagle3(replace(head, tensors=rest, config=config), target, override)
         self.target, self.taps, self.config, self.dtype = target, self.eagle.taps, self.eagle.config, self.eagle.dtype
@@ -120,7 +120,7 @@ class PEagle(Masked, nn.Module):
     def through(
         self, context: Context, text: Tensor, features: Tensor | None, places: Places, masks: int, keep: int
     ) -> Tensor:
-        """Pairs of the target's rows and the tokens after them, then masks."""
+        """Logits of pairs of the target's rows and the tokens after them, then of masks."""
         assert features is not None
         ids = context.seq.gather(1, text + 1)
         hidden = torch.cat([features, self.mask_hidden.expand(len(ids), masks, -1)], 1)
@@ -132,8 +132,8 @@ class PEagle(Masked, nn.Module):
 
 
 def placed(head: Any, context: Context, text: Tensor, places: Places, masks: int, end: Tensor) -> tuple[Tensor, Any]:
-    """Positions [B, q + masks] of a pass over places text [B, q] and so many masks from `end`
-    [B] on, and what each of its tokens sees; a prompt, which has no masks, ends where it ends."""
+    """Positions [B, q + masks] of a pass over text positions [B, q] and masks from `end` [B]
+    on, and the mask of visible tokens for each; a prompt has no masks."""
     places.over(context, text, masks)
     drafted = end.unsqueeze(1) + torch.arange(masks, device=end.device)
     positions = torch.cat([text, drafted], 1)
@@ -143,7 +143,7 @@ def placed(head: Any, context: Context, text: Tensor, places: Places, masks: int
 
 
 def mask_of(name: str, config: Mapping[str, Any], vocabulary: int) -> int:
-    """The token that stands for one that is not there yet. UnusableModelError where there is none."""
+    """The placeholder token for a missing one. UnusableModelError if undefined."""
     found = next((config[key] for key in MASKS if config.get(key) is not None), None)
     if type(found) is not int or not 0 <= found < vocabulary:
         raise UnusableModelError(
@@ -160,8 +160,8 @@ NEEDED = {"gated": GATE, "rnn": JOINT}
 
 
 class Markov(nn.Module):
-    """What is added to logits for the tokens before: of the last one alone, or, with a joint projection, of
-    all drafted ones through what every place carries on to the next. Names of the parts as in the files."""
+    """The correction of logits by earlier tokens: by the last one alone, or, with a joint projection, by all
+    drafted ones through a state passed from position to position. Names of the parts as in the files."""
 
     def __init__(self, head: Head, target: Borrowed, width: int) -> None:
         super().__init__()
@@ -177,9 +177,8 @@ class Markov(nn.Module):
         self.joint_proj = projection(head, JOINT, (3 * rank, 2 * rank + width))
 
     def begin(self, skipped: Tensor, pending: Tensor) -> Tensor | None:
-        """[B, r] what the first drafted place is given: nothing yet, or what the
-        place of the pending token [B, 1] carries on where that drafts nothing itself
-        (its state [B, 1, H]; else [B, 0, H]). None without a joint projection."""
+        """[B, r] the state given to the first drafted position: the initial one, or that passed on by the pending token
+        [B, 1] if that drafts nothing itself (its state [B, 1, H]; else [B, 0, H]). None without a joint projection."""
         if self.joint_proj is None:
             return None
         carried = skipped.new_zeros(len(skipped), 1, self.markov_w1.embedding_dim)
@@ -188,8 +187,8 @@ class Markov(nn.Module):
         return carried[:, 0]
 
     def forward(self, states: Tensor, before: Tensor, carried: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """states [B, m, H], the tokens before [B, m] and what the places
-        before carried on [B, m, r] → [B, m, N], and what these carry on."""
+        """states [B, m, H], the tokens before [B, m] and the states passed on [B, m, r] → [B,
+        m, N], and the next states."""
         known = self.markov_w1(before)
         if carried is not None:
             known, carried = self._carry(states, known, carried)
@@ -216,7 +215,7 @@ def projection(head: Head, name: str, shape: tuple[int, int]) -> nn.Linear | Non
 
 
 class Confidence(nn.Module):
-    """How likely a token is accepted, by the state of its place and, in heads trained so, W₁[token before]."""
+    """The predicted acceptance of a token, from the state of its position and, in some heads, W₁[token before]."""
 
     def __init__(self, head: Head, markov: Markov | None, width: int) -> None:
         super().__init__()
@@ -241,8 +240,8 @@ TRANSFORMERS = {"encoder.fc.": "fc.", "encoder.output_norm_enc.": "hidden_norm."
 
 
 class DFlash(Parallel, nn.Module):
-    """Both kinds: the block is the pending token and masks after it, and row k of it
-    predicts the token at its own place or, with `sample_from_anchor`, at the next one."""
+    """Both kinds: the block is the pending token and masks after it, and row k of it predicts
+    the token at its own position or, with `sample_from_anchor`, at the next one."""
 
     def __init__(self, head: Head, target: Borrowed, override: Sequence[int] | None = None) -> None:
         super().__init__()
@@ -258,12 +257,12 @@ class DFlash(Parallel, nn.Module):
         if (said := head.config.get("markov_head_type")) in NEEDED and MARKOV in head.tensors:
             shape_of(head, f"{NEEDED[said]}.weight")
         self.markov_head = Markov(head, target, width) if MARKOV in head.tensors else None
-        keys = {**head.config, **part(head.config, "dflash_config")}  # z-lab keeps some in a part of their own
+        keys = {**head.config, **part(head.config, "dflash_config")}  # z-lab nests some keys
         block: Any = keys.get("block_size")
         if type(block) is not int or block < 2:
             raise UnusableModelError(f"{head.name}: unusable config.json: block_size is {block!r:.40}, not 2 or more")
         self.mask, self.block = mask_of(head.name, keys, target.vocabulary), block
-        # the row of the pending token is a draft, too: DSpark's unless it says otherwise, DFlash's is not
+        # the row of the pending token is a draft, too: by default in DSpark, but not in DFlash
         said = head.config.get("sample_from_anchor")
         self.first = 0 if (head.kind == "dspark" if said is None else said) else 1
         self.steps = self.block - self.first
@@ -322,7 +321,7 @@ class DFlash(Parallel, nn.Module):
 
 
 def keys_and_values(attention: Any, states: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """[B, H', q, D] twice: what a layer's attention makes of states [B, q, H] that are none of its own."""
+    """[B, H', q, D] twice: a layer's keys and values of states [B, q, H] that are not its own."""
     shape = (*states.shape[:-1], -1, attention.head_dim)
     key, value = attention.k_proj(states).view(shape), attention.v_proj(states).view(shape).transpose(1, 2)
     key = (attention.k_norm(key) if hasattr(attention, "k_norm") else key).transpose(1, 2)
@@ -330,8 +329,8 @@ def keys_and_values(attention: Any, states: Tensor, angles: tuple[Tensor, Tensor
 
 
 def seen_by(head: Head, config: Any) -> dict[str, tuple[Seen, int | None]]:
-    """What a block sees in layers of every type: all of itself and of the text, or what lies in a window. With
-    a window, speculators looks back from the pending token, and not ahead unless `sliding_window_non_causal`."""
+    """The tokens that a block attends to in layers of every type: all of itself and of the text, or those in a window.
+    With a window, speculators looks back from the pending token, and not ahead unless `sliding_window_non_causal`."""
     ahead = head.format != SPECULATORS or bool(head.config.get("sliding_window_non_causal"))
     return {
         name: (everything if window is None else windowed(head.format == SPECULATORS, ahead), window)

@@ -1,8 +1,8 @@
 """EAGLE heads, which draft from the target's hidden states and the next token.
 
 EAGLE-1, EAGLE-2 and HASS (Li et al. 2024, arXiv 2401.15077 and 2406.16858; Zhang et al. 2024, arXiv
-2408.15766): one decoder layer on the last hidden state, as in SafeAILab's `cnets1.py`, with the norms of
-vLLM's and speculators' variants where their weights are there. EAGLE-3 (Li et al. 2025, arXiv 2503.01840):
+2408.15766): one decoder layer on the last hidden state, as in SafeAILab's `cnets1.py`, with the norms
+of vLLM's and speculators' variants if their weights exist. EAGLE-3 (Li et al. 2025, arXiv 2503.01840):
 one decoder layer, twice as wide in its projections, on several hidden states, as in SafeAILab's
 `cnets.py`; the switches are those of vLLM, SpecForge, NVIDIA's Model Optimizer and speculators.
 """
@@ -41,10 +41,10 @@ NORMS = ("embedding_layernorm", "hidden_states_layernorm", "pre_lm_head_layernor
 
 
 class Eagle1(Recurrent):
-    """Pair (z at t, token t+1) → logits of token t+2, and the state that stands in for z in the next pair.
+    """Pair (z at t, token t+1) → logits of token t+2, and the state that replaces z in the next pair.
 
-    Norms of the inputs and before the output are there where their weights are; vLLM reads the norm before
-    the output of speculators' files as one of the state that comes in, speculators itself as written here.
+    Norms of the inputs and before the output exist if their weights do; vLLM reads the norm before
+    the output in speculators' files as one of the incoming state, speculators itself as written here.
     """
 
     embedding_layernorm: nn.Module
@@ -87,10 +87,10 @@ Z: tuple[int | str, ...] = ("z",)
 
 
 class FirstLayer(nn.Module):
-    """The layer that takes in the token: attention over [embedding; state], both normed, beside the state.
+    """The layer that takes in the token: attention over [embedding; state], both normed, with a residual of the state.
 
-    residual_is_normed: whether what is added to is the state after its norm (`norm_before_residual`).
-    needs_norm: whether that norm must have weights; else it may be left out.
+    residual_is_normed: whether the residual is the state after its norm (`norm_before_residual`).
+    needs_norm: whether that norm must have weights; otherwise it is optional.
     """
 
     def __init__(self, head: Head, config: Any, residual_is_normed: bool, needs_norm: bool) -> None:
@@ -111,10 +111,10 @@ class FirstLayer(nn.Module):
 
 
 class Eagle3(Recurrent):
-    """Pair (features at t, token t+1) → logits of token t+2, and the state that stands in for `enter` in the next pair.
+    """Pair (features at t, token t+1) → logits of token t+2, and the state that replaces `enter` in the next pair.
 
-    With `norm_output`, which only the speculators format means so, that state is the normed one. override: the
-    boundaries to read, where the user names them. why: the sentence that says which are read, and by which rule.
+    With `norm_output`, in this meaning only in the speculators format, that state is the normed one. override: the
+    boundaries to read, if the user names them. why: a sentence with the boundaries read, and the rule for them.
     """
 
     def __init__(self, head: Head, target: Borrowed, override: Sequence[int] | None = None) -> None:
@@ -175,7 +175,7 @@ class Eagle3(Recurrent):
         return self._logits(normed[:, -keep:]), normed if self.feeds_normed else states
 
     def judged(self, states: Tensor) -> Tensor:
-        """states [..., width] as `forward` leaves them → their logits."""
+        """states [..., width] as returned by `forward` → their logits."""
         return self._logits(states if self.feeds_normed else self.norm(states))
 
     def _logits(self, normed: Tensor) -> Tensor:
@@ -187,6 +187,6 @@ class Eagle3(Recurrent):
 
 
 def _key(config: Any, key: str, otherwise: bool) -> bool:
-    """A switch of config.json; one that is null is one that is not there."""
+    """A switch of config.json; null counts as missing."""
     found = (config.config if isinstance(config, Head) else config).get(key)
     return otherwise if found is None else bool(found)

@@ -1,7 +1,7 @@
 """The files of a head: whether a checkpoint is one, and its tensors.
 
-Headers are read until it is known what the files are, then the tensors of the head and
-no others. Pickles are read by torch's loader for tensors alone, which runs no code.
+Headers are read until the kind of the files is known, then only the tensors of the head.
+Pickles are read by torch's loader for tensors alone, which runs no code.
 """
 
 import json
@@ -26,7 +26,7 @@ from specbench.models.heads.recognition import SPECULATORS, Head, Shapes, flat, 
 from specbench.wording import first_line
 
 CONFIG = "config.json"
-# What heads are stored as, most trusted first; hubs are asked for files of these names.
+# File names of heads, most trusted first; hubs are queried for these names.
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json", "medusa_lm_head.safetensors")
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "medusa_lm_head.pt", "hydra_lm_head.pt", "model.pt")
 PICKLE = "has more in it than tensors, which only code could read, and none is run: convert it to safetensors"
@@ -41,10 +41,10 @@ class Stored:
 
 
 def read_head(folder: Path, name: str | None = None) -> Head | None:
-    """The head in a folder; None where there is none, as in that of an ordinary network, of which no weight is read.
+    """The head in a folder; None if missing, as for an ordinary network, whose weights are not read.
 
-    name: what errors call it, the folder unless given. UnusableModelError for a head
-    that is refused, for damaged files, and for a pickle that holds more than tensors.
+    name: its name in errors, by default the folder. UnusableModelError for a head that is
+    refused, for damaged files, and for a pickle that holds more than tensors.
     """
     called = name or str(folder)
     config = config_of(folder)
@@ -60,7 +60,7 @@ def read_head(folder: Path, name: str | None = None) -> Head | None:
 
 
 def config_of(folder: Path) -> Mapping[str, Any] | None:
-    """config.json as it is; None where there is none or where it is no JSON object, of which others will tell."""
+    """None if missing or not a JSON object; the loader reports which."""
     try:
         found = json.loads(read_whole(folder / CONFIG, LARGEST))
     except (OSError, ValueError, RecursionError):
@@ -69,7 +69,7 @@ def config_of(folder: Path) -> Mapping[str, Any] | None:
 
 
 def open_files(folder: Path) -> Stored | None:
-    """The first of the known files that a folder has, with all its shards; None where it has none."""
+    """The first of the known files in a folder, with all its shards; None if missing."""
     for name in (*SAFETENSORS, *PICKLED):
         if (file := folder / name).is_file():
             files = _shards(file) if name.endswith(".index.json") else [file]
@@ -124,7 +124,7 @@ def _pickled(files: Sequence[Path]) -> Stored:
 
 
 def _unpickled(file: Path) -> Mapping[str, Tensor]:
-    """The tensors of a file, mapped and not read; a file of the old form, which cannot be mapped, is read."""
+    """The tensors of a file, mapped and not read; a file of the old format, which cannot be mapped, is read."""
     try:
         try:
             found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
@@ -132,24 +132,24 @@ def _unpickled(file: Path) -> Mapping[str, Tensor]:
             found = torch.load(file, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         raise UnusableModelError(f"{file} {PICKLE}") from error
-    except Exception as error:  # whatever reading half a file raises
+    except Exception as error:  # truncated files raise arbitrary errors
         raise _damaged(file, error) from error
     if not isinstance(found, Mapping) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
         raise UnusableModelError(f"{file} holds no table of tensors by name: save the state_dict of the head")
     return found
 
 
-# Keys of config.json that heads have and networks have not. Those of EAGLE-1 have none; but they have no tokenizer.
+# Keys of config.json that only heads have. EAGLE-1 has none, but its heads have no tokenizer.
 KEYS = {"speculators_model_type", "dflash_config", "eagle_config", "medusa_num_heads", "n_predict", "pard_token"}
 PROMISES = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 SHARDS = ("model-*-of-*.safetensors", "pytorch_model-*-of-*.bin")
 
 
 def find(checkpoint: Checkpoint, target: Checkpoint) -> Head | None:
-    """The head that a checkpoint is, for this target; None for a network.
+    """The head in a checkpoint, for this target; None for a network.
 
-    An MTP module lies in the files of the target that it was trained with: it is meant where both have one source.
-    UnusableModelError for a head that is refused or damaged, and for a module that is promised and not there.
+    An MTP module is in the files of its target: it is used if both have one source. UnusableModelError
+    for a head that is refused or damaged, and for a module that is declared but missing.
     """
     if checkpoint.file or checkpoint.shape:
         return None
@@ -165,7 +165,7 @@ def find(checkpoint: Checkpoint, target: Checkpoint) -> Head | None:
 
 
 def folder_of(checkpoint: Checkpoint, same: bool) -> Path:
-    """Where its files lie, with its weights where it may be a head, or where its target has one (`same`)."""
+    """The folder of its files, with its weights if it may be a head, or if its target has one (`same`)."""
     folder = names.fetch(checkpoint)
     described = KEYS & set(config_of(folder) or ())
     tokenizer = any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES)
@@ -176,6 +176,6 @@ def folder_of(checkpoint: Checkpoint, same: bool) -> Path:
 
 
 def promises_mtp(folder: Path) -> bool:
-    """Whether a configuration says that there is an MTP module beside the network."""
+    """Whether a configuration declares an MTP module next to the network."""
     config = config_of(folder) or {}
     return any(bool(part_.get(key)) for part_ in (config, part(config, "text_config")) for key in PROMISES)

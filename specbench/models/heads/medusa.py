@@ -1,7 +1,6 @@
-"""Medusa heads: each predicts one of the next tokens from the target's last hidden state, without any other.
+"""Medusa heads: each predicts one of the next tokens from the target's last hidden state, independently.
 
-Cai et al. 2024, arXiv 2401.10774, §3.1. Files as the authors write
-them, inside whole models (Medusa-2), and as vLLM does.
+Cai et al. 2024, arXiv 2401.10774, §3.1. Files in the authors' format, inside whole models (Medusa-2), and in vLLM's.
 """
 
 import re
@@ -38,7 +37,7 @@ class Residual(nn.Module):
 
 
 class Medusa(Parallel, nn.Module):
-    """Head i gives the row of the token i + 2 places after the state's, i from 0: the first after the pending one."""
+    """Head i gives the row of the token i + 2 positions after the state's, i from 0: the first after the pending."""
 
     taps: tuple[int | str, ...] = ("z",)
 
@@ -78,7 +77,7 @@ class Medusa(Parallel, nn.Module):
         return 0
 
     def read(self, context: Context, text: Tensor, features: Tensor | None, places: Places) -> None:
-        return  # it looks at one state, and keeps nothing
+        return  # it reads one state, and keeps nothing
 
     def draft(self, context: Context, text: Tensor, features: Tensor | None, places: Places, depth: int) -> Drafted:
         assert features is not None
@@ -86,7 +85,7 @@ class Medusa(Parallel, nn.Module):
         return Drafted(torch.stack([logits for logits, _ in rows], 1), torch.stack([state for _, state in rows], 1))
 
     def row(self, number: int, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [..., V] that a head makes of last hidden states [..., H], and the states that they are made of."""
+        """A head's logits [..., V] for last hidden states [..., H], and the states before its output."""
         parts: Any = self.get_submodule(str(number))
         for block in parts if self.lm_head is not None else parts[:-1]:
             z = block(z)
@@ -94,7 +93,7 @@ class Medusa(Parallel, nn.Module):
 
 
 def without_layers(target: Borrowed, width: int) -> Any:
-    """The configuration of a head that has no layers, and so nothing in a cache."""
+    """The configuration of a head without layers, so without cache entries."""
     nobody: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     config = LlamaConfig(num_hidden_layers=0, hidden_size=width, num_attention_heads=1, **nobody)
     config.vocab_size = target.vocabulary
@@ -103,9 +102,9 @@ def without_layers(target: Borrowed, width: int) -> Any:
 
 
 def as_authors(head: Head) -> dict[str, Tensor]:
-    """The tensors by the authors' names; those of vLLM are renamed, and of its output cut to the tokens it knows.
+    """The tensors by the authors' names; those of vLLM are renamed, and its output is cut to the known tokens.
 
-    `original_lm_head` (vLLM): one matrix makes the logits of all heads, the first where there are several.
+    `original_lm_head` (vLLM): one matrix makes the logits of all heads, the first if there are several.
     """
     given, found = dict(head.tensors), {}
     map_, rows = given.pop(KNOWN, None), {}
@@ -128,7 +127,7 @@ def as_authors(head: Head) -> dict[str, Tensor]:
 
 
 def known(head: Head, target: Borrowed) -> Tensor | None:
-    """The tokens that a head with a vocabulary of its own knows (`token_map` of vLLM); None where it knows all."""
+    """The tokens of a head with its own vocabulary (`token_map` of vLLM); None if it knows all."""
     ids = head.tensors.get(KNOWN)
     if ids is None or len(ids) == target.vocabulary:
         return None

@@ -1,7 +1,7 @@
-"""MTP modules: one more decoder layer that a target was trained with, on its last hidden state and the next token.
+"""MTP modules: one more decoder layer trained with a target, on its last hidden state and the next token.
 
-DeepSeek-AI 2024, arXiv 2412.19437, section 2.2. transformers leaves them out when it loads a network, so
-they are read from the target's files besides. The layer is of the target's own class, and so are its norms.
+DeepSeek-AI 2024, arXiv 2412.19437, section 2.2. transformers skips them when it loads a network, so they
+are read from the target's files separately. The layer is of the target's own class, and so are its norms.
 """
 
 import copy
@@ -23,18 +23,17 @@ EXPERT = re.compile(r"(?P<list>layer\.mlp\.experts)\.(?P<number>\d+)\.(?P<part>g
 
 
 class Mtp(Recurrent):
-    """Pair (z at t, token t+1) → logits of token t+2, and the state that stands in for z in the next pair.
+    """Pair (z at t, token t+1) → logits of token t+2, and the state that replaces z in the next pair.
 
-    That state is what the logits are made of, normed (SGLang, transformers), or the same
-    before its norm where post_norm is False (vLLM for long): which is right for a module, its
-    config.json says in the format of speculators (`norm_output`), and of others only its
-    acceptance after the first token. One module drafts all tokens, each from the state before.
+    That state is the normed input of the logits (SGLang, transformers), or the same before its norm if post_norm is
+    False (vLLM for long). The right one is declared in config.json in the format of speculators (`norm_output`); for
+    others only the acceptance after the first token shows it. One module drafts all tokens, each from the state before.
     """
 
     def __init__(self, head: Head, target: Borrowed, post_norm: bool | None = None) -> None:
         super().__init__()
         self.target, self.dtype, self.width = target, target.dtype, target.width
-        # so all were trained that do not say otherwise
+        # the default in training
         usual = head.format != SPECULATORS or head.config.get("norm_output") is not False
         self.post_norm = usual if post_norm is None else post_norm
         refuse_other(head, target, shape_of(head, "proj.weight")[1] // 2)
@@ -71,11 +70,11 @@ class Mtp(Recurrent):
         return self._logits(normed[:, -keep:]), normed if self.post_norm else y
 
     def judged(self, states: Tensor) -> Tensor:
-        """states [..., H] as `forward` leaves them → their logits."""
+        """states [..., H] as returned by `forward` → their logits."""
         return self._logits(states if self.post_norm else self.norm(states))
 
     def _logits(self, normed: Tensor) -> Tensor:
-        """A module that learns computes in float32, and the output that it borrows in the dtype of its target."""
+        """A module being trained computes in float32, and the borrowed output in the dtype of its target."""
         if self.lm_head is None:
             return self.target.logits(normed.to(self.target.dtype))
         found: Tensor = self.lm_head(normed)
@@ -88,7 +87,7 @@ def hidden_first(written: str, target: Borrowed) -> bool:
 
 
 def module_config(target: Borrowed, experts: bool) -> Any:
-    """The configuration of the target, of one layer that attends to everything, with experts or without."""
+    """The configuration of the target, with one layer of full attention, with experts or without."""
     config = copy.deepcopy(target.config)
     config.num_hidden_layers, config.per_layer_config = 1, None
     for key, value in (
@@ -114,20 +113,20 @@ def parts(name: str, target: Borrowed, config: Any, device: str = "meta") -> lis
             torch.zeros(1, 1, device=target.device), torch.zeros(1, 1, dtype=torch.long, device=target.device)
         )
         return [made, *norms]
-    except Exception as error:  # a class that is made in another way than all those that come with such a module
+    except Exception as error:  # a class with another constructor than all those that have such a module
         raise UnusableModelError(
             f"{name}: no MTP module can be made of a {type(layers[-1]).__name__}: {first_line(error)}"
         ) from error
 
 
 def several(head: Head) -> tuple[str, ...]:
-    """A warning where a checkpoint has more modules than the one that is used."""
+    """A warning if a checkpoint has more modules than the one used."""
     count = head.config.get("num_nextn_predict_layers") or 1
     return (f"{head.name}: the first of its {count} MTP modules drafts all tokens",) if count > 1 else ()
 
 
 def with_fused_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same with the experts of a layer in two tensors, gate and up in one, as transformers has them."""
+    """The tensors with a layer's experts in two tensors, gate and up in one, as in transformers."""
     kept = {name: tensor for name, tensor in tensors.items() if not EXPERT.fullmatch(name)}
     parts: dict[str, dict[int, Tensor]] = {"gate": {}, "up": {}, "down": {}}
     for name, tensor in tensors.items():

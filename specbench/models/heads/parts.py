@@ -1,9 +1,9 @@
-"""Parts of heads: decoder layers, embedding and output, what is borrowed from the target, and their weights.
+"""Parts of heads: decoder layers, embedding and output, parts borrowed from the target, and their weights.
 
 Decoder layers are transformers' own modules, with sizes from the shapes of weights and the rest
-from config.json. A head may know some tokens only (`d2t`, `t2d`; see `checkpoints.reduced`); its
-embedding is of all of them. Modules are made without memory for their weights, which `fill` puts
-in. A head with one tensor missing or left over still drafts, only worse, so either is refused.
+from config.json. A head may have a reduced vocabulary (`d2t`, `t2d`; see `checkpoints.reduced`);
+its embedding is complete. Modules are made without memory for their weights, which `fill` adds. A
+head with one tensor missing or left over still drafts, only worse, so either is refused.
 """
 
 import re
@@ -31,7 +31,7 @@ class Borrowed:
     network: Any
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Borrowed":
-        """A copy of a head borrows from the same target, or from the copy of it that there is."""
+        """A copied head borrows from the same target, or from an existing copy of it."""
         return Borrowed(memo.get(id(self.network), self.network))
 
     @property
@@ -61,16 +61,16 @@ class Borrowed:
         return device
 
     def embed(self, ids: Tensor) -> Tensor:
-        """[B, q, H] the embeddings of ids [B, q], as the module of the target gives them."""
+        """[B, q, H] the target's embeddings of ids [B, q]."""
         found: Tensor = self.network.get_input_embeddings()(ids)
         return found
 
     def angles(self, hidden: Tensor, positions: Tensor) -> Any:
-        """The rotary angles of positions [B, q], as the layers of the target take them."""
+        """The rotary angles of positions [B, q], in the form of the target's layers."""
         return self.network.get_decoder().rotary_emb(hidden, positions)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[B, q, V] what the target makes of a normed last hidden state [B, q, H]: its head, scaled and capped."""
+        """[B, q, V] the target's logits of a normed last hidden state [B, q, H]: its head, scaled and capped."""
         logits: Tensor = self.network.get_output_embeddings()(hidden)
         if scale := getattr(self.config, "logits_scaling", None):  # Granite
             logits = logits / scale
@@ -82,7 +82,7 @@ class Borrowed:
 
 
 ROPE = ("rope_parameters", "rope_theta", "rope_scaling")
-SAME = ("max_position_embeddings", "rms_norm_eps", "hidden_act", *ROPE)  # keys that are taken over as they are
+SAME = ("max_position_embeddings", "rms_norm_eps", "hidden_act", *ROPE)  # keys that are copied
 LINEAR = (
     *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
     *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
@@ -92,8 +92,8 @@ LINEAR = (
 class Recurrent(nn.Module):
     """A head that drafts one token after the other: `forward` takes pairs of a state and the token after it.
 
-    ids [B, q], states [B, q, W], positions [B, q], masks and a cache → logits [B, q, V], −inf where a token
-    is unknown, of the last `keep` pairs alone unless that is 0; and the states of the next pairs [B, q, W].
+    ids [B, q], states [B, q, W], positions [B, q], masks and a cache → logits [B, q, V], −inf for unknown
+    tokens, of the last `keep` pairs alone unless that is 0; and the states of the next pairs [B, q, W].
     """
 
     taps: tuple[int | str, ...] = ("z",)
@@ -107,14 +107,14 @@ class Recurrent(nn.Module):
 
 
 def shape_of(head: Head, name: str) -> tuple[int, ...]:
-    """The shape of a tensor that no head of this kind lacks. UnusableModelError where it does."""
+    """The shape of a required tensor of this kind of head. UnusableModelError if missing."""
     if name not in head.tensors:
         raise UnusableModelError(f"{head.name}: weights are missing: {name}")
     return tuple(head.tensors[name].shape)
 
 
 def number_in(head: Head, key: str) -> int | None:
-    """A number of config.json, None where it is null or not there. UnusableModelError for one that counts nothing."""
+    """A number of config.json, None if null or missing. UnusableModelError if it is not a positive integer."""
     found = head.config.get(key)
     if found is not None and (type(found) is not int or found < 1):
         raise UnusableModelError(f"{head.name}: unusable config.json: {key} is {found!r:.40}")
@@ -122,16 +122,16 @@ def number_in(head: Head, key: str) -> int | None:
 
 
 def layers_in(head: Head) -> int:
-    """How many decoder layers a head has, by the names of its tensors."""
+    """The number of decoder layers of a head, from the names of its tensors."""
     numbers = {name.split(".")[1] for name in head.tensors if name.startswith("layers.")}
     return sum(number.isdigit() for number in numbers)
 
 
 def layer_config(head: Head, target: Borrowed) -> Any:
-    """The configuration of the decoder layers of a head: of Qwen3 where queries and keys are normed, else of Llama.
+    """The configuration of a head's decoder layers: of Qwen3 if queries and keys are normed, else of Llama.
 
-    Widths are those of the weights. `vocab_size` is the target's, and so is the implementation
-    of attention. UnusableModelError where config.json and weights do not fit each other.
+    Widths are those of the weights. `vocab_size` and the attention implementation are the
+    target's. UnusableModelError if config.json and weights do not fit each other.
     """
     heads, groups, size = _heads(head)
     count, normed = layers_in(head), "layers.0.self_attn.q_norm.weight" in head.tensors
@@ -147,10 +147,10 @@ def layer_config(head: Head, target: Borrowed) -> Any:
     }
     try:
         config: Any = (Qwen3Config if normed else LlamaConfig)(**keys, **nobody)
-    except Exception as error:  # whatever values of wrong kinds lead to
+    except Exception as error:  # wrong types raise arbitrary errors
         raise UnusableModelError(f"{head.name}: unusable config.json: {first_line(error)}") from error
     config.layer_types, config.sliding_window = _windows(head, count)
-    config.use_sliding_window = config.sliding_window is not None  # else Qwen3's would have none
+    config.use_sliding_window = config.sliding_window is not None  # otherwise Qwen3's would have none
     config._attn_implementation = target.config._attn_implementation
     return config
 
@@ -169,7 +169,7 @@ def _heads(head: Head) -> tuple[int, int, int]:
 
 
 def _windows(head: Head, layers: int) -> tuple[list[str], int | None]:
-    """The types of layers and the window of those that slide. Without types none does, whatever else is said."""
+    """The types of layers and the window of sliding ones. Without types no layer slides, whatever else is declared."""
     types = list(head.config.get("layer_types") or ())[:layers]
     types += ["full_attention"] * (layers - len(types))
     if not any("sliding" in name for name in types):
@@ -190,13 +190,13 @@ def norm(config: Any, size: int | None = None) -> nn.Module:
 
 
 def linear(tensors: Mapping[str, Tensor], name: str) -> nn.Linear:
-    """A linear module as wide as the tensor `name`.weight, with a bias where there is one; no memory yet."""
+    """A linear module as wide as the tensor `name`.weight, with a bias if one exists; no memory yet."""
     rows, columns = tensors[f"{name}.weight"].shape
     return nn.Linear(columns, rows, bias=f"{name}.bias" in tensors, device="meta")
 
 
 def decoder_layer(head: Head, config: Any, number: int) -> Any:
-    """Layer `number` of a head, in the widths of its weights; the first without a norm before it where it has none."""
+    """Layer `number` of a head, in the widths of its weights; the first has no norm if none is stored."""
     with torch.device("meta"):
         kind = Qwen3DecoderLayer if isinstance(config, Qwen3Config) else LlamaDecoderLayer
         layer: Any = kind(config, number)
@@ -211,7 +211,7 @@ def decoder_layer(head: Head, config: Any, number: int) -> Any:
 
 
 def mask_for(masks: Any, config: Any, number: int) -> Any:
-    """The mask of one layer, of one mask for each type of layer or of the one for all."""
+    """The mask of one layer, from one mask per type of layer or one for all."""
     return masks[config.layer_types[number]] if isinstance(masks, dict) else masks
 
 
@@ -219,8 +219,8 @@ EMBEDDING = "embed_tokens.weight"
 
 
 def without_copies(head: Head, target: Borrowed) -> Head:
-    """The head without an embedding that is a copy of its target's, and without a copy of its output,
-    where that is what it has in files without one: these are borrowed, and the memory of one is saved."""
+    """The head without copies of its target's embedding and output, as in files without them:
+    these are borrowed, which saves their memory."""
     network = target.network
     own = {EMBEDDING: network.get_input_embeddings()}
     own |= {WEIGHT: network.get_output_embeddings()} if head.kind in ("mtp", "eagle1") else {}
@@ -236,8 +236,8 @@ def _same(stored: Tensor | None, weight: Tensor) -> bool:
 
 
 def refuse_other(head: Head, target: Borrowed, width: int, vocabulary: int | None = None) -> None:
-    """UnusableModelError for a head that reads hidden states of another width, or
-    has another vocabulary: that given, or that of its config.json and its embedding."""
+    """UnusableModelError for a head that reads hidden states of another width, or has another
+    vocabulary: the given one, or that of its config.json and its embedding."""
     said = vocabulary or number_in(head, "vocab_size") or target.vocabulary
     rows = len(head.tensors[EMBEDDING]) if EMBEDDING in head.tensors else said
     for what, own, wanted in (("width", width, target.width), ("vocabulary", said, target.vocabulary),
@@ -250,7 +250,7 @@ def refuse_other(head: Head, target: Borrowed, width: int, vocabulary: int | Non
 
 
 def embedding(head: Head, target: Borrowed, width: int) -> nn.Embedding | None:
-    """The embedding of a head with weights of its own; None for one that uses its target's."""
+    """The embedding of a head with its own weights; None if it uses its target's."""
     if EMBEDDING not in head.tensors:
         if width != target.width:
             raise UnusableModelError(
@@ -261,10 +261,10 @@ def embedding(head: Head, target: Borrowed, width: int) -> nn.Embedding | None:
 
 
 def output(head: Head, config: object, target: Borrowed) -> nn.Module | None:
-    """The output of a head with weights of its own, of all tokens or of some; None for one that uses its target's.
+    """The output of a head with its own weights, of all tokens or of some; None if it uses its target's.
 
-    A head that knows some tokens says so in its configuration, `draft_vocab_size`.
-    UnusableModelError for tensors that do not fit each other or the target.
+    A head with a reduced vocabulary declares `draft_vocab_size`. UnusableModelError for tensors
+    that do not fit each other or the target.
     """
     if WEIGHT not in head.tensors and OFFSETS not in head.tensors:
         return None
@@ -286,13 +286,13 @@ def output(head: Head, config: object, target: Borrowed) -> nn.Module | None:
 
 
 def cuttable(head: Any) -> bool:
-    """Whether a head, loaded or not, has one output for all that it drafts, one token after the other."""
+    """Whether a head, loaded or not, has one output for all drafted tokens, and drafts one token after the other."""
     return not head.at_once and hasattr(head, "lm_head")
 
 
 def reduce_output(head: Any, target: Any, ids: Sequence[int]) -> Any:
-    """A head that is `cuttable`, in place, with the rows of its output for these tokens
-    alone: of its own, or of what it borrows; of the embedding, where the two are one."""
+    """Reduce the output of a `cuttable` head in place to the rows of these tokens: its own or
+    borrowed output, or the embedding, if the two are one."""
     shared = (head.embed_tokens or target.get_input_embeddings()) if getattr(head, "tied", False) else None
     head.lm_head = cut(shared or head.lm_head or target.get_output_embeddings(), ids, type(head).__name__)
     head.tied = False
@@ -301,7 +301,7 @@ def reduce_output(head: Any, target: Any, ids: Sequence[int]) -> Any:
 
 
 def stored(head: Head, target: Borrowed) -> dict[str, Tensor]:
-    """The tensors of a head as its module has them: the ids of the tokens that it knows in the place of offsets."""
+    """The tensors of a head as in its module: the ids of known tokens instead of offsets."""
     tensors: Mapping[str, Tensor] = head.tensors
     known = {name: tensor for name, tensor in tensors.items() if name not in (OFFSETS, MASK)}
     if OFFSETS in tensors and WEIGHT in tensors and len(tensors[WEIGHT]) != target.vocabulary:
@@ -309,9 +309,9 @@ def stored(head: Head, target: Borrowed) -> dict[str, Tensor]:
     return known
 
 
-# Left over without harm: angles that follow from the configuration, and copies of what is the target's.
+# Harmless leftovers: angles computed from the configuration, and copies of the target's weights.
 HARMLESS = re.compile(r"(.*\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)|verifier_(norm|lm_head)\..*")
-EXACT = re.compile(r".*e_score_correction_bias")  # of routers: added to scores in float32, whatever the rest is in
+EXACT = re.compile(r".*e_score_correction_bias")  # of routers: added to scores in float32, whatever the other dtypes
 
 
 def fill(
@@ -321,9 +321,9 @@ def fill(
     tensors: Mapping[str, Tensor] | None = None,
     harmless: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Put the tensors of a head into its module, on the device and in the dtype of the target.
+    """Load the tensors of a head into its module, on the device and in the dtype of the target.
 
-    tensors: those of the head unless given. harmless: names that may be left over besides `HARMLESS`. Returns warnings,
+    tensors: those of the head by default. harmless: leftover names allowed besides `HARMLESS`. Returns warnings,
     one line each. UnusableModelError for a tensor that is missing, left over, quantised, or of another shape.
     """
     given, wanted = dict(head.tensors if tensors is None else tensors), module.state_dict(keep_vars=True)
@@ -357,5 +357,5 @@ def _placed(name: str, given: Tensor, target: Borrowed) -> Tensor:
     dtype = target.dtype if given.is_floating_point() else given.dtype
     if EXACT.fullmatch(name):
         dtype = torch.promote_types(dtype, torch.float32)
-    # A copy: what was read lies in a mapped file at any multiple of 16 bytes, and processors load from multiples of 64.
+    # A copy: tensors in a mapped file are at any multiple of 16 bytes, and processors load from multiples of 64.
     return given.to(device=target.device, dtype=dtype, copy=True)

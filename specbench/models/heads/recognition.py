@@ -1,7 +1,7 @@
-"""What a head is, from its config.json and the names and shapes of its tensors; some kinds are refused by name.
+"""The kind of a head, from its config.json and the names and shapes of its tensors; some kinds are refused by name.
 
-The order of the tests is that of the formats' likeness: each is told from all that come after
-it. Every engine names tensors in its own way; here they get the names that the modules have.
+The tests are ordered by similarity: each format is distinguished from all later ones. Every
+engine has its own names of tensors; here they are renamed to those of the modules.
 """
 
 import re
@@ -16,7 +16,7 @@ from specbench.errors import UnusableModelError
 from specbench.wording import clean, some
 
 Kind = Literal["eagle1", "eagle3", "mtp", "medusa", "pard", "peagle", "dflash", "dspark"]
-Shapes = Mapping[str, tuple[int, ...]]  # of tensors, by their names
+Shapes = Mapping[str, tuple[int, ...]]  # of tensors, by name
 
 WORDS: Mapping[Kind, str] = {
     "eagle1": "EAGLE-1",
@@ -32,10 +32,10 @@ WORDS: Mapping[Kind, str] = {
 
 @dataclass(frozen=True)
 class Recognised:
-    """What the files of a head are. format: who wrote them, where that makes a difference; "" for the authors' own.
+    """The kind of a head's files. format: the program that wrote them, if relevant; "" for the authors' own.
 
-    names: the tensors of the head by the names that modules give them, each with its
-    name in the files. none: PARD, which is a whole network and is loaded as such.
+    names: the tensors of the head by module name, each with its name in the files. Empty for
+    PARD, which is a whole network and is loaded as such.
     """
 
     kind: Kind
@@ -45,9 +45,9 @@ class Recognised:
 
 @dataclass(frozen=True)
 class Head:
-    """A head of some kind and format (see `Recognised`): `config` has the keys of config.json in one level.
+    """A head of some kind and format (see `Recognised`): `config` has the flattened keys of config.json.
 
-    tensors are as stored, by the names that modules give them. folder: where it was read. name: what users call it.
+    tensors are as stored, by module name. folder: its files. name: the user's name for it.
     """
 
     kind: Kind
@@ -59,12 +59,12 @@ class Head:
 
     @property
     def words(self) -> str:
-        """What tables and errors call it."""
+        """Its name in tables and errors."""
         return f"{WORDS[self.kind]} ({self.format} format)" if self.format else WORDS[self.kind]
 
     @property
     def trained_for(self) -> str | None:
-        """The target that its config.json names, as whoever trained it called it."""
+        """The target named in its config.json, as its trainer wrote it."""
         about = self.config.get("speculators_config")
         verifier = about.get("verifier") if isinstance(about, Mapping) else None
         named = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
@@ -72,8 +72,8 @@ class Head:
         return clean(named, 100) if isinstance(named, str) and named else None
 
     def warnings_for(self, target: str, source: str = "") -> tuple[str, ...]:
-        """A line where its config.json names another target than this one, folders and
-        owners aside; `source` is where that comes from, if a user calls it otherwise."""
+        """A warning if its config.json names another target than this one, ignoring folders and
+        owners; `source` is the target's origin, if its name differs."""
         named = self.trained_for
         if named is None or _last(named) in (_last(target), _last(source)):
             return ()
@@ -92,8 +92,8 @@ PREFIXES = ("model.", "draft_model.", "speculator.", "eagle_module.", "medusa_he
 OLD_SPECULATORS = {"fusion_fc.": "fc.", "transformer.": "layers.0."}  # EAGLE-1 of speculators before version 0.2
 MIDLAYER = re.compile(r"midlayers?\.(?:(\d+)\.)?")
 
-# MTP modules: of every family the prefix, and what it calls the parts that
-# are no part of the decoder layer. {L} is the number of layers of the target.
+# MTP modules: the prefix of every family, and its names for the parts outside the decoder
+# layer. {L} is the number of layers of the target.
 DEEPSEEK, QWEN, MIMO, SPECULATORS = "DeepSeek", "Qwen3-Next", "MiMo", "speculators"
 MTP_PREFIXES = {DEEPSEEK: "model.layers.{L}.", QWEN: "mtp.", MIMO: "model.mtp_layers.0.", SPECULATORS: "mtp_layers.0."}
 MIMO_PARTS = {
@@ -124,9 +124,9 @@ MTP_PARTS = {
 
 
 def cleaned(stored: Iterable[str]) -> dict[str, str]:
-    """The tensors of a head in files of its own: the module's name of each → its name in the files.
+    """The tensors of a head in separate files: module name → name in the files.
 
-    Of two with one name the second keeps that of the files, which no module has.
+    Of two with one name the second keeps its file name, which no module has.
     """
     found: dict[str, str] = {}
     for name in stored:
@@ -136,7 +136,7 @@ def cleaned(stored: Iterable[str]) -> dict[str, str]:
 
 
 def plain_name(name: str) -> str:
-    """SafeAILab's `midlayer.` and SGLang's `midlayers.{i}.` are `layers.{i}.` elsewhere; prefixes tell nothing."""
+    """SafeAILab's `midlayer.` and SGLang's `midlayers.{i}.` become `layers.{i}.`; prefixes are dropped."""
     while prefix := next((prefix for prefix in PREFIXES if name.startswith(prefix)), None):
         name = name.removeprefix(prefix)
     name = MIDLAYER.sub(lambda found: f"layers.{found[1] or 0}.", name) if MIDLAYER.match(name) else name
@@ -144,7 +144,7 @@ def plain_name(name: str) -> str:
 
 
 def renamed(name: str, parts: Mapping[str, str], otherwise: str = "") -> str:
-    """The name with its beginning replaced by that of the table; one that is not there is put after `otherwise`."""
+    """The name with its prefix replaced by the table; an unlisted one gets the prefix `otherwise`."""
     for theirs, ours in parts.items():
         if name.startswith(theirs):
             return ours + name.removeprefix(theirs)
@@ -152,9 +152,9 @@ def renamed(name: str, parts: Mapping[str, str], otherwise: str = "") -> str:
 
 
 def mtp_names(stored: Iterable[str], layers: int | None) -> tuple[str, dict[str, str]] | None:
-    """The family whose names the first MTP module among some tensors has, and these names (see `cleaned`).
+    """The family of the first MTP module among some tensors, and its names (see `cleaned`).
 
-    Of a target of so many `layers`, in whose files it lies beside everything else. None where there is no module.
+    The module is in the files of a target of `layers` layers. None if missing.
     """
     names = list(stored)
     for family, pattern in MTP_PREFIXES.items():
@@ -187,10 +187,10 @@ UNSUPPORTED = {  # by a part of the names of their tensors
 
 
 def recognise(config: Mapping[str, Any], stored: Shapes) -> Recognised | None:
-    """What some files are; None for what is no head, such as an ordinary network.
+    """The kind of some files; None if they are not a head, such as an ordinary network.
 
-    config: config.json as it is. stored: the shapes of all tensors by their names in the files. UnusableModelError
-    for a head that is known and not supported, in words that begin after the name of the checkpoint.
+    config: the original config.json. stored: the shapes of all tensors by their names in the files.
+    UnusableModelError for a known unsupported head, in words that follow the name of the checkpoint.
     """
     if isinstance(config.get("speculators_model_type"), str):
         return _speculators(config, stored)
@@ -200,14 +200,14 @@ def recognise(config: Mapping[str, Any], stored: Shapes) -> Recognised | None:
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a config.json in one level: speculators keeps those of the decoder layer in a part of their own."""
+    """The flattened keys of a config.json: speculators nests those of the decoder layer."""
     inner = part(config, "transformer_layer_config")
     top = {key: value for key, value in config.items() if key != "transformer_layer_config"}
     return {**top, **{key: value for key, value in inner.items() if key != "architectures"}}
 
 
 def without_mtp(config: Mapping[str, Any], stored: Shapes) -> str:
-    """Why a target has no MTP module that could be used, in words: none at all, or one of a family not known here."""
+    """Why a target has no usable MTP module, in words: none at all, or one of an unknown family."""
     known = f"known are those of {', '.join(MTP_PREFIXES)}"
     layers = part(config, "text_config").get("num_hidden_layers") or config.get("num_hidden_layers")
     beyond = [name for name in stored if MTP.match(name) or (type(layers) is int and f"layers.{layers}." in name)]
@@ -217,7 +217,7 @@ def without_mtp(config: Mapping[str, Any], stored: Shapes) -> str:
 
 
 def part(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """A part of a configuration that has keys of its own; empty where it is not there, or is something else."""
+    """A nested part of a configuration; empty if missing or of another type."""
     found = config.get(key)
     return found if isinstance(found, Mapping) else {}
 
@@ -271,7 +271,7 @@ def _eagle(config: Mapping[str, Any], stored: Shapes) -> Recognised | None:
 
 
 def _heads_on_z(config: Mapping[str, Any], stored: Shapes) -> Recognised | None:
-    """Heads without attention: Medusa, and kinds that are known by name only."""
+    """Heads without attention: Medusa, and kinds known by name only."""
     if whole := [name for name in stored if name.startswith(MEDUSA_2)]:
         return Recognised("medusa", "Medusa-2" if len(whole) < len(stored) else "", cleaned(whole))
     if "medusa_num_heads" in config or config.get("model_type") == "medusa":
@@ -286,7 +286,7 @@ def _heads_on_z(config: Mapping[str, Any], stored: Shapes) -> Recognised | None:
 
 
 def _whole(config: Mapping[str, Any], stored: Shapes) -> Recognised | None:
-    """What lies in the files of a whole network: PARD, which is one, and MTP modules beside one."""
+    """Kinds in the files of a whole network: PARD, which is one, and MTP modules next to one."""
     if "pard_token" in config:
         return Recognised("pard", "", {})
     if found := mtp_names(stored, (part(config, "text_config") or config).get("num_hidden_layers")):
@@ -295,7 +295,7 @@ def _whole(config: Mapping[str, Any], stored: Shapes) -> Recognised | None:
 
 
 def _above(config: Any, key: str, most: float) -> bool:
-    """Whether a part of a configuration has a number above the one that is usual."""
+    """Whether a number in a part of a configuration exceeds the usual one."""
     found = config.get(key) if isinstance(config, Mapping) else None
     return isinstance(found, int | float) and found > most
 

@@ -1,9 +1,9 @@
-"""Heads that draft token by token, from the target's hidden rows and from their own: EAGLE and MTP modules.
+"""Heads that draft token by token, from the target's hidden states and from their own: EAGLE and MTP modules.
 
-A head reads pairs: pair t is the hidden row of position t with the token after it, and its row predicts the token after
-that (Li et al. 2024, arXiv 2401.15077, §3.1). So it works on a text one token shorter, in which pair t lies at slot t.
-Pairs of committed tokens have the target's rows; those of drafted tokens have what the head itself gave out for the
-token before. Every round begins with all committed pairs that may have been drafted ones when they were last fed.
+A head reads pairs: pair t is the hidden state of position t with the token after it, and its row predicts the token
+after that (Li et al. 2024, arXiv 2401.15077, §3.1). So it works on a sequence one token shorter, in which pair t is
+at slot t. Pairs of committed tokens have the target's states; those of drafted tokens have the head's own output for
+the token before. Every round begins with all committed pairs that may have been drafted ones when they were last fed.
 """
 
 import copy
@@ -26,24 +26,24 @@ from specbench.models.network.sampling import Sampling
 
 @dataclass
 class Output:
-    """What a network of transformers gives out."""
+    """The output of a transformers network."""
 
     logits: Tensor
 
 
 class Pairs:
-    """A head as a network that is given tokens alone: the other half of every pair it finds for itself.
+    """A head as a network that is given tokens alone: it looks up the state of every pair.
 
-    The cache has one layer more than the head, with what the head gave out [B, 1, slots, W].
-    parents [B, q]: the slots before those of the pass where it is over a tree. committed:
-    whether it is over committed pairs; of them the last alone has a row. row: see `Taps.at`.
+    The cache has one layer more than the head, with the head's outputs [B, 1, slots, W].
+    parents [B, q]: the slots before those of the pass if it is over a tree. committed: whether
+    it is over committed pairs; then only the last has a row. row: see `Taps.at`.
     """
 
     def __init__(self, head: Any, taps: Taps) -> None:
         self.head, self.taps, self.dtype, self.device = head, taps, head.dtype, taps.judge.network.device
         self.modules = head.modules
         self.config = copy.deepcopy(head.config)
-        self.config.num_hidden_layers += 1  # as the cache has it
+        self.config.num_hidden_layers += 1  # the layer for outputs
         self.parents: Tensor | None = None
         self.row: int | None = None
         self.committed = False
@@ -67,7 +67,7 @@ class Pairs:
         return Output(logits)
 
     def states(self, cache: RowStaticCache, slots: Tensor) -> Tensor:
-        """[B, q, W] the other halves: the target's rows, or what this head gave out for the tokens before."""
+        """[B, q, W] the states of the pairs: the target's, or this head's outputs for the tokens before."""
         if self.committed:
             entered: Tensor = self.head.enter(self.taps.at(slots, self.row))
             return entered
@@ -75,7 +75,7 @@ class Pairs:
 
 
 class Recursive:
-    """A head as the model that drafts. `depth`: how many tokens after the text it has ever to draft."""
+    """A head as the model that drafts. `depth`: the maximum number of tokens that it drafts after the text."""
 
     static: ClassVar[bool] = True
 
@@ -96,7 +96,7 @@ class Recursive:
     def start(self, context: Context) -> None:
         self.pairs.committed = True
         self.model.start(pairs_of(context))
-        self.pairs.committed = False  # of texts of one token nothing was fed
+        self.pairs.committed = False  # nothing was fed for texts of one token
 
     def admit(self, context: Context, row: int) -> None:
         if self.cache is None or self.cache.empty:  # prompts without a pair to feed, and no round yet
@@ -125,25 +125,25 @@ class Recursive:
         raise UsageError("a head drafts from the target's hidden rows and cannot judge: name another model for that")
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        return  # what was drafted is fed again when it is committed
+        return  # drafted tokens are fed again when they are committed
 
     def select(self, rows: Tensor) -> None:
         self.model.select(rows)
 
     def _again(self, refeed: int) -> int:
-        """How many pairs before the last are fed again: those that were drafted when
-        they were last fed, and those whose tokens may be new for another reason."""
+        """The number of pairs before the last to feed again: those that were drafted when last
+        fed, and those whose tokens may be new for another reason."""
         return self.depth + max(refeed - 1, 0)
 
 
 def pairs_of(context: Context) -> Context:
-    """The pairs of a text: pair t has the token t + 1. A text of one token has none:
-    a pair that is not one stands in, whose row is worth nothing, for one round."""
+    """The pairs of a text: pair t has the token t + 1. A text of one token has none: a dummy
+    pair, whose row is meaningless, replaces it for one round."""
     seq, pos = context.seq[:, 1:], (context.pos - 1).clamp_min(0)
     return replace(context, seq=seq, pos=pos, last=context.last - 1, reach=min(context.reach, seq.shape[1]))
 
 
 def parents(pairs: Context, tree: TokenTree, new: int) -> Tensor:
-    """[B, new] the slots of what the last `new` nodes of a tree hang on."""
+    """[B, new] the slots of the parents of a tree's last `new` nodes."""
     before: Sequence[int] = tree.parents[-new:]
     return pairs.pos.unsqueeze(1) + 1 + constant(tuple(before), pairs.pos.device)

@@ -1,9 +1,9 @@
-"""What heads read of their target: which layers, its hidden rows in the cache, and whether these are the right ones.
+"""The target states that heads read: their layers, their place in the cache, and whether these are the right ones.
 
-h[0] is what the embedding gives, h[j] what layer j (counted from 1) leaves, before any last norm.
-Heads name layers by other numbers, and one that is off by one drafts without an error, only
-worse. Hidden rows are kept in the cache as one more layer, at the slots of the keys: every pass
-writes them, they are moved and chosen as keys and values are, and a rollback is writing again.
+h[0] is the embedding's output, h[j] that of layer j (counted from 1), before any last norm.
+Heads number layers differently, and one that is off by one drafts without an error, only worse.
+Hidden states are kept in the cache as one more layer, at the slots of the keys: every pass
+writes them, they are moved and selected as keys and values are, and a rollback is an overwrite.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from specbench.models.network.causal import Causal
 from specbench.models.network.passes import additive, causal_mask, windows_of
 from specbench.models.network.skipping import layers_of, with_layers
 
-# What an id i of a list means: h[i]; h[i + 1], as the output of the layer with the index i; or, where
+# The meaning of an id i in a list: h[i]; h[i + 1], as the output of the layer with the index i; or, as
 # engines disagree, h[i + 1] if the list begins with 1 and h[i] if not (SGLang, pull request 25454).
 Meaning = Literal["boundary", "output", "either"]
 TOP = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids")
@@ -34,7 +34,7 @@ OPTION = "--aux-layers"
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Boundaries j of the residual stream in rising order, and the sentence that says which rule gave them."""
+    """Boundaries j of the residual stream in rising order, and a sentence with the rule that gave them."""
 
     taken: tuple[int, ...]
     why: str
@@ -43,10 +43,10 @@ class Boundaries:
 def boundaries(
     meaning: Meaning, ids: Sequence[int] | None, layers: int, count: int, override: Sequence[int] | None = None
 ) -> Boundaries:
-    """The `count` boundaries that a head reads of a target with so many layers.
+    """The `count` boundaries that a head reads of a target with this many layers.
 
-    ids: the list of its config.json, None without one. override: boundaries that the user names, as they are.
-    UnusableModelError where they are not so many, or none of the target's; its words begin after the head's name.
+    ids: the list of its config.json, None if missing. override: boundaries that the user names, unchanged.
+    UnusableModelError for a wrong number of boundaries, or ones outside the target; its words follow the head's name.
     """
     if override is not None:
         taken, rule = list(override), f"{OPTION} names them"
@@ -60,7 +60,7 @@ def boundaries(
 
 
 def reads(head: Head, target: Borrowed, width: int, override: Sequence[int] | None) -> Boundaries:
-    """What a head with an `fc` reads of a target whose hidden states are so wide. UnusableModelError as above."""
+    """The boundaries read by a head with an `fc` from states of this width. UnusableModelError as above."""
     columns = shape_of(head, "fc.weight")[1]
     if columns % width:
         raise UnusableModelError(
@@ -74,7 +74,7 @@ def reads(head: Head, target: Borrowed, width: int, override: Sequence[int] | No
 
 
 def named_in(head: Head) -> tuple[Meaning, list[int] | None]:
-    """The list of layers in the config.json of a head, None without one, and what its numbers mean there."""
+    """The list of layers in a head's config.json, None if missing, and the meaning of its numbers."""
     config = head.config
     if ids := next((config[key] for key in TOP if config.get(key)), None):
         return "boundary", _numbers(head, ids)
@@ -120,10 +120,10 @@ Boundary = int | str  # h[j] of the residual stream, 0 before the first layer; "
 
 
 class Tapped:
-    """A network that leaves its hidden rows at some boundaries in its cache, side by side: [B, 1, slots, A · H].
+    """A network that writes its hidden states at some boundaries to its cache, concatenated: [B, 1, slots, A · H].
 
-    It shares all weights with `network`, which is left as it is. The cache has one
-    layer more than the network. UnusableModelError for a boundary that there is not.
+    It shares all weights with `network`, which is unchanged. The cache has one layer more than
+    the network. UnusableModelError for a nonexistent boundary.
     """
 
     def __init__(self, network: Any, boundaries: Sequence[Boundary]) -> None:
@@ -135,7 +135,7 @@ class Tapped:
         for boundary in self.boundaries:
             listen(self.network, self.layers, boundary, self.seen)
         self.text = self.config.get_text_config(decoder=True)
-        self.text.num_hidden_layers = self.layers + 1  # as the cache has it
+        self.text.num_hidden_layers = self.layers + 1  # the layer for hidden states
 
     @property
     def width(self) -> int:
@@ -151,8 +151,8 @@ class Tapped:
 
 
 def listen(network: Any, depth: int, boundary: Boundary, heard: dict[Boundary, Tensor]) -> RemovableHandle:
-    """Let every pass of a network of so many layers put its rows [B, q, H] at a boundary into `heard`, by hooks,
-    as transformers' own record of hidden states has the last one normed. UnusableModelError where there is none."""
+    """Hook a network of `depth` layers so that every pass writes its states [B, q, H] at a boundary to `heard`;
+    transformers' own record has the last hidden state normed. UnusableModelError if the boundary does not exist."""
 
     def given(module: Any, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
         heard[boundary] = inputs[0] if inputs else named["hidden_states"]
@@ -174,19 +174,19 @@ def listen(network: Any, depth: int, boundary: Boundary, heard: dict[Boundary, T
 
 
 class Taps:
-    """The hidden rows of the texts that `judge` has been fed, whose network is `tapped`."""
+    """The hidden states of the tokens fed to `judge`, whose network is `tapped`."""
 
     def __init__(self, judge: Causal, tapped: Tapped) -> None:
         self.judge, self.width = judge, tapped.width
 
     def at(self, slots: Tensor, row: int | None = None) -> Tensor:
-        """[B, q, A · H] those of the slots [B, q]; of the texts of all rows, or of the one in `row` (B = 1).
+        """[B, q, A · H] the states at slots [B, q]; of the sequences of all rows, or of the one in `row` (B = 1).
 
-        Before P, the place of the last committed token, all are there; a slot that was never fed has zeros.
+        All exist before P, the position of the last committed token; a slot that was never fed has zeros.
         """
         assert self.judge.cache is not None, "the judge takes in the prompts first"
         layer = self.judge.cache.rows[-1]
-        if layer.keys is None:  # prompts of one token, which nobody has been fed yet
+        if layer.keys is None:  # prompts of one token: nothing was fed yet
             return torch.zeros((*slots.shape, self.width), dtype=self.judge.dtype, device=slots.device)
         return layer.at(slots) if row is None else layer.at(slots, slice(row, row + 1))
 
@@ -199,7 +199,7 @@ def whole_pass(module: Any, ids: Tensor, states: Tensor) -> tuple[Tensor, Tensor
 
 
 def masks(module: Any, slots: Tensor, reach: int) -> Any:
-    """What pairs at slots [B, q] see of the first `reach` ones, in the form that the layers of a head take."""
+    """The mask of pairs at slots [B, q] over the first `reach` ones, in the form that a head's layers take."""
     seen = {name: causal_mask(slots, reach, window) for name, window in windows_of(module.config).items()}
     ready = {name: for_groups(additive(mask, module.dtype), module.config) for name, mask in seen.items()}
     return ready.get("", ready)
@@ -210,7 +210,7 @@ CLEAR = 2.0  # standard errors
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of `rows` predictions, the share that is the target's; `error` is its standard error. same: which are, [rows]."""
+    """The share of `rows` predictions that are the target's; `error` is its standard error. same: the mask, [rows]."""
 
     share: float
     error: float
@@ -229,8 +229,8 @@ def agreement(
 ) -> Agreement:
     """Agreement of the argmax of a head with that of its target on a text [B, T] of ids, T at least 3.
 
-    taps: what the head is given, its own unless said. depth 2: its second draft, after a first that was
-    the text's, which is where what is fed back matters. One pass of the target and `depth` of the head.
+    taps: the states given to the head, by default its own. depth 2: its second draft, after a first one
+    equal to the text, which depends on the state fed back. One pass of the target and `depth` of the head.
     """
     features, logits = read(network, text, module.taps if taps is None else taps)
     states, ids = module.enter(features[:, :-1]), text[:, 1:]
@@ -243,14 +243,14 @@ def agreement(
 
 
 def shifted(taps: Sequence[Boundary], layers: int) -> tuple[Boundary, ...] | None:
-    """The taps of a head whose list was counted from one less; None where the target has no such ones."""
+    """The taps of a head whose list was counted from one less; None if the target lacks one of them."""
     found = tuple(tap + 1 for tap in taps if isinstance(tap, int))
     return found if len(found) == len(taps) and max(found) <= layers else None
 
 
 @torch.no_grad()
 def read(network: Any, text: Tensor, taps: Sequence[Boundary]) -> tuple[Tensor, Tensor]:
-    """[B, T, A·H] what a target leaves at the taps, and its logits [B, T, V]: one pass without a cache."""
+    """[B, T, A·H] a target's states at the taps, and its logits [B, T, V]: one pass without a cache."""
     with listening(network, taps) as heard:
         logits = network(input_ids=text, use_cache=False).logits
     return torch.cat([heard[tap] for tap in taps], -1), logits
@@ -258,7 +258,7 @@ def read(network: Any, text: Tensor, taps: Sequence[Boundary]) -> tuple[Tensor, 
 
 @contextmanager
 def listening(network: Any, taps: Sequence[Boundary]) -> Iterator[dict[Boundary, Tensor]]:
-    """What passes the taps while it lasts."""
+    """The states at the taps during the enclosed calls."""
     heard: dict[Boundary, Tensor] = {}
     handles = [listen(network, Borrowed(network).layers, tap, heard) for tap in taps]
     try:
@@ -269,9 +269,9 @@ def listening(network: Any, taps: Sequence[Boundary]) -> Iterator[dict[Boundary,
 
 
 def second(module: Any, ids: Tensor, states: Tensor, after: Tensor) -> Tensor:
-    """[B, T − 1, V] logits of second drafts: drafted pair t + 1 is what pair t left, with the token of the text.
+    """[B, T − 1, V] logits of second drafts: drafted pair t + 1 is the output of pair t, with the token of the text.
 
-    ids, states and what they left, after, are those of T true pairs. A drafted pair sees the true ones before it.
+    ids, states and their outputs, after, are those of T true pairs. A drafted pair sees the true ones before it.
     """
     rows, count = ids.shape
     true, drafted = torch.arange(count, device=ids.device), torch.arange(1, count, device=ids.device)

@@ -1,10 +1,10 @@
 """Heads that draft all their tokens in one pass: Medusa, PARD, P-EAGLE, DFlash, DSpark.
 
-A pass gives the rows of the next K places after the text, each without the tokens before it that are not committed yet.
-So a draft of theirs is a product of K distributions, and a tree the product of their children: a node has the row of
-its depth, whatever its path is; but DSpark's, which is corrected by the token before it. Every row is that which its
-token was drawn from, so the target's distribution is emitted all the same. Masks lie in the first places of the cache
-and are written over by the next pass: they never meet the text, need no room behind it, and nothing is taken back.
+A pass gives the rows of the next K positions after the text, each independent of the uncommitted tokens before it. So
+a draft is a product of K distributions, and a tree the product of their children: a node has the row of its depth,
+whatever its path; except for DSpark, which is corrected by the token before it. Every row is that which its token was
+drawn from, so the output follows the target's distribution all the same. Masks are in the first slots of the cache
+and are overwritten by the next pass: they never mix with the text, need no room after it, and need no rollback.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,13 +31,13 @@ Seen = Callable[[Tensor, Tensor, int | None], Tensor]  # queries [B, q, 1], keys
 
 @dataclass(frozen=True)
 class Places:
-    """A cache whose first `front` slots are temporary; the text's place t is the slot front + t."""
+    """A cache whose first `front` slots are temporary; position t of the text is the slot front + t."""
 
     cache: RowStaticCache
     front: int
 
     def over(self, context: Context, text: Tensor, temporary: int = 0) -> None:
-        """The next pass writes at places text [B, q] of the text, and at the first so many temporary ones."""
+        """The next pass writes at text positions [B, q], and at the first `temporary` temporary slots."""
         first = torch.arange(temporary, device=text.device).expand(len(text), -1)
         self.cache.slots.place(torch.cat([text + self.front, first], 1), self.front + context.reach)
 
@@ -50,10 +50,10 @@ class Places:
         seen: Mapping[str, tuple[Seen, int | None]],
         end: Tensor | None = None,
     ) -> Any:
-        """What tokens at positions queries [B, q] see, for every type of layer, in the form that layers take.
+        """The mask of tokens at positions queries [B, q], for every type of layer, in the form that layers take.
 
-        drafted [B, front]: the positions of what is temporary; None where nobody sees it. end [B]:
-        the first position of the text that there is not; None where no query lies at or after it.
+        drafted [B, front]: the positions of temporary tokens; None if they are masked. end [B]:
+        the first position after the text; None if no query is at or after it.
         """
         text = torch.arange(context.reach, device=queries.device).expand(len(queries), -1)
         there = torch.ones_like(text, dtype=torch.bool) if end is None else text < end.unsqueeze(1)
@@ -68,33 +68,33 @@ class Places:
 
 
 def causal(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
-    """A token sees itself and what comes before it; in a window, itself and the window − 1 tokens before it."""
+    """A token attends to itself and earlier ones; in a window, to itself and the window − 1 tokens before it."""
     seen = keys <= queries
     return seen if window is None else seen & (keys > queries - window)
 
 
 def everything(queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
-    """A token sees what comes before it and after it; in a window, what is no further away than that."""
+    """A token attends to earlier and later ones; in a window, to those at most that far away."""
     return (keys - queries).abs() <= (window if window is not None else torch.iinfo(keys.dtype).max)
 
 
 def sliding(config: Any) -> dict[str, int | None]:
-    """The window of every type of layer that a head has, by name."""
+    """The window of every type of layer of a head, by name."""
     return {name: config.sliding_window if "sliding" in name else None for name in dict.fromkeys(config.layer_types)}
 
 
 class Features(Protocol):
-    """The target's hidden rows."""
+    """The target's hidden states."""
 
     def at(self, slots: Tensor, row: int | None = None) -> Tensor:
-        """[B, q, A·H] those of the places [B, q] of the texts of all rows, or of the one in `row` (B = 1)."""
+        """[B, q, A·H] the states at positions [B, q] of the sequences of all rows, or of the one in `row` (B = 1)."""
         ...
 
 
 @dataclass(frozen=True)
 class Drafted:
-    """What a pass gives for the next K places: logits [B, K, V'], and the states [B, K, H] that they were made of.
-    carried [B, R]: what the first of them is given by a correction that goes along the path; None where none does."""
+    """The output of a pass for the next K positions: logits [B, K, V'], and the states [B, K, H] they were made
+    of. carried [B, R]: the state given to the first of them by a correction along the path; None without one."""
 
     logits: Tensor
     states: Tensor
@@ -102,49 +102,50 @@ class Drafted:
 
 
 class Parallel:
-    """A head that drafts in one pass, and what most of them answer in the same way."""
+    """A head that drafts in one pass, with the common defaults."""
 
     config: Any
     dtype: torch.dtype
     at_once = True
-    taps: tuple[int | str, ...] = ()  # what it reads of the target; nothing where it reads the text alone
-    steps: int | None = None  # how many tokens it drafts at most; None for no bound of its own
-    behind = 1  # how many of the last committed tokens it keeps nothing of: one where it reads the target's rows
+    taps: tuple[int | str, ...] = ()  # the target states that it reads; empty if it reads the text alone
+    steps: int | None = None  # the maximum number of drafted tokens; None if unbounded
+    behind = 1  # the number of last committed tokens that it does not cache: one if it reads the target's states
     width = 0
     why = ""
-    known: Tensor | None  # the tokens that it knows; None for all
+    known: Tensor | None  # the known tokens; None for all
 
     def front(self, depth: int) -> int:
-        """How many temporary places it needs to draft so many tokens."""
+        """The number of temporary slots that it needs to draft `depth` tokens."""
         raise NotImplementedError
 
     def read(self, context: Context, text: Tensor, features: Tensor | None, places: Places) -> None:
-        """Take in the text at places [B, q], with the target's rows of these places."""
+        """Take in the text at positions [B, q], with the target's states of these positions."""
         raise NotImplementedError
 
     def draft(self, context: Context, text: Tensor, features: Tensor | None, places: Places, depth: int) -> Drafted:
-        """The rows of the next `depth` places; the text at places [B, q] is taken in first, whose last is the last."""
+        """The rows of the next `depth` positions; the text at positions [B, q], to its last
+        token, is taken in first."""
         raise NotImplementedError
 
     def corrected(
         self, logits: Tensor, states: Tensor, before: Tensor, carried: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Logits [B, m, V'] of places with states [B, m, H], given the tokens before them [B, m] and what
-        the places before them carried on [B, m, R] (`Drafted.carried`), and what they carry on themselves."""
+        """Logits [B, m, V'] of positions with states [B, m, H], given the tokens before them [B, m] and the states
+        passed on by earlier positions [B, m, R] (`Drafted.carried`), and the states that they pass on themselves."""
         return logits, None
 
     def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
-        """[B, m] how likely tokens of these places are accepted, before they are drawn; None where it cannot say."""
+        """[B, m] the predicted acceptance of tokens at these positions, before they are drawn; None if unavailable."""
         return None
 
 
-BLOCK = 512  # tokens of a prompt in one pass: a mask of that many queries over a long text is no large tensor
+BLOCK = 512  # tokens of a prompt per pass: a mask of that many queries over a long text is not a large tensor
 
 
 class Together:
-    """A head that drafts in one pass as the model that drafts. `depth`: how many tokens after the text it ever drafts.
+    """A one-pass head as the model that drafts. `depth`: the maximum number of tokens that it drafts after the text.
 
-    `fixed` and `memory` are as of `Causal`. UsageError where it is asked for more tokens than a pass of it gives.
+    `fixed` and `memory` are as in `Causal`. UsageError for more tokens than a pass gives.
     """
 
     static: ClassVar[bool] = True
@@ -168,7 +169,7 @@ class Together:
         self.known = None if head.known is None else head.known[head.known < width]
         self.places: Places | None = None
         self.drafted: Drafted | None = None  # of this round
-        self.carried: Tensor | None = None  # [B, 1 + n, R] by the root and the nodes of this round's tree
+        self.carried: Tensor | None = None  # [B, 1 + n, R] for the root and the nodes of this round's tree
 
     @property
     def cache(self) -> RowStaticCache | None:
@@ -226,13 +227,13 @@ class Together:
 
     @torch.no_grad()
     def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        """The row of every node is that of its depth: as a judge, too, it does not look at the path before it."""
+        """The row of every node is that of its depth: as a judge, too, it ignores the path before it."""
         self._refuse(max(tree.topology.depths, default=0) + 1)
         before = torch.cat([last(context), tree.ids], 1)
         return self._rows(context, self._along(self._pass(context, refeed), tree, before))
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        return  # what was drafted lies nowhere; what is committed is taken in by the next round
+        return  # drafted tokens are not cached; committed ones are taken in by the next round
 
     def select(self, rows: Tensor) -> None:
         self.drafted = None
@@ -244,16 +245,16 @@ class Together:
         return Places(RowStaticCache(self.head.config.num_hidden_layers, front + length, memory), front)
 
     def _prompts(self, context: Context, places: Places, row: int | None = None) -> None:
-        """All tokens but the last, a block at a time; what a shorter row writes after its end nobody sees."""
-        longest = max(int(context.pos.max()), int(self.fixed))  # a cache that stays is allocated here, not in a round
+        """Take in all tokens but the last, a block at a time; values of a shorter row after its end are masked."""
+        longest = max(int(context.pos.max()), int(self.fixed))  # a fixed cache is allocated here, not in a round
         for begin in range(0, longest, BLOCK):
             end = min(begin + BLOCK, longest)
             text = torch.arange(begin, end, device=context.pos.device).expand(context.rows, -1)
             self.head.read(replace(context, reach=end), text, self._features(text, row), places)
 
     def _pass(self, context: Context, refeed: int) -> Drafted:
-        """The pass of a round. It takes in all that may have been committed since the one before: of a model that
-        is fed what it drafts that would be the last refeed + 1 tokens, of this one also the depth − 1 before these."""
+        """The pass of a round. It takes in all tokens that may have been committed since the last one: for a model
+        that is fed its drafts these would be the last refeed + 1 tokens, here also the depth − 1 before these."""
         assert self.places is not None, "start() comes before any other call"
         back = constant(tuple(range(1 - self.depth - refeed, 1)), context.pos.device)
         text = (context.pos.unsqueeze(1) - self.head.behind + back).clamp_min(0)
@@ -268,13 +269,13 @@ class Together:
     def _corrected(
         self, drafted: Drafted, depths: tuple[int, ...], before: Tensor, carried: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """[B, m, V'] logits of nodes below so many drafted tokens, `before` [B, m] the last of
-        them and `carried` [B, m, R] what the nodes above carried on; and what they carry on."""
+        """[B, m, V'] logits of nodes at these depths, `before` [B, m] the last drafted tokens above them and
+        `carried` [B, m, R] the states passed on by the nodes above; and the states that they pass on."""
         at = constant(depths, before.device)
         return self.head.corrected(drafted.logits[:, at], drafted.states[:, at], before, carried)
 
     def _along(self, drafted: Drafted, tree: TokenTree, before: Tensor) -> Tensor:
-        """[B, 1 + n, V'] logits of the root and all nodes; one by one where a correction goes along their paths."""
+        """[B, 1 + n, V'] logits of the root and all nodes; one by one if a correction follows their paths."""
         depths, above = (0, *tree.topology.depths), first(drafted)
         if above is None:
             return self._corrected(drafted, depths, before, None)[0]
@@ -286,13 +287,13 @@ class Together:
         return torch.cat(rows, 1)
 
     def _above(self, tree: TokenTree, new: int) -> Tensor | None:
-        """[B, new, R] what the parents of the last nodes carried on."""
+        """[B, new, R] the states passed on by the parents of the last nodes."""
         if self.carried is None:
             return None
         return self.carried[:, constant(tuple(1 + parent for parent in tree.parents[-new:]), self.carried.device)]
 
     def _sure(self, drafted: Drafted, place: int, before: Tensor) -> Tensor | None:
-        """[B] how sure the head is of the token of a place, after the token before it; None after the last."""
+        """[B] the predicted acceptance of the token at a position, after the token before it; None after the last."""
         if place >= drafted.states.shape[1]:
             return None
         found = self.head.sure(drafted.states[:, place : place + 1], before)
@@ -315,5 +316,5 @@ def last(context: Context) -> Tensor:
 
 
 def first(drafted: Drafted) -> Tensor | None:
-    """[B, 1, R] what the root is given; None where nothing goes along the path."""
+    """[B, 1, R] the state given to the root; None without a correction along the path."""
     return None if drafted.carried is None else drafted.carried.unsqueeze(1)

@@ -1,7 +1,7 @@
-"""Attention of grouped queries without copying the cache, registered with transformers under its own name.
+"""Grouped-query attention without copying the cache, registered with transformers under its own name.
 
-transformers copies keys and values for every group once there is a mask and more than
-one query, in every layer. Here the queries of a group lie side by side: the same sums.
+transformers copies keys and values for every group if there is a mask and more than one query,
+in every layer. Here the queries of a group are concatenated: the same sums.
 """
 
 import math
@@ -17,12 +17,12 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "specbench_grouped"
-_seen: list[Tensor] | None = None  # where queries are noted, while they are
+_seen: list[Tensor] | None = None  # a list that records queries, if any
 
 
 @contextmanager
 def queries() -> Iterator[list[Tensor]]:
-    """The queries [B, H, q, D] of every layer that is called inside, in order: of eager calls only."""
+    """The queries [B, H, q, D] of every layer called inside, in order: of eager calls only."""
     global _seen
     before, _seen = _seen, []
     try:
@@ -43,8 +43,8 @@ def grouped_attention(
 ) -> tuple[Tensor, None]:
     """Attention of query [B, H, q, D] over key and value [B, H', L, D], H a multiple of H'; result [B, q, H, D].
 
-    A mask without slots hides nothing but, from several queries, what comes after each. Anything but a mask shared
-    by the heads and plain scaled dot products is left to transformers' own function. Over many keys see `parts`.
+    A mask without slots hides nothing except, for several queries, later tokens. All other cases than a mask
+    shared by the heads and plain scaled dot products use transformers' own function. For many keys see `parts`.
     """
     if _seen is not None:
         _seen.append(query)
@@ -69,12 +69,12 @@ def grouped_attention(
 
 
 def tiled(mask: Tensor, groups: int) -> Tensor:
-    """[B, 1, q, L] → [B, 1, groups · q, L]: the mask of queries that lie side by side; one query needs no copies."""
+    """[B, 1, q, L] → [B, 1, groups · q, L]: the mask of concatenated queries; one query needs no copies."""
     return mask.repeat(1, 1, groups, 1) if groups > 1 and mask.shape[2] > 1 else mask
 
 
 def for_groups(mask: Tensor, config: Any) -> Tensor:
-    """The mask as `grouped_attention` wants it in every layer of a network, made once per pass."""
+    """The mask in the form of `grouped_attention` in every layer of a network, made once per pass."""
     if config._attn_implementation != NAME:
         return mask
     heads = config.num_attention_heads
@@ -92,8 +92,8 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 FLEX = "specbench_flex"
 OURS = (NAME, FLEX)
-GPU_LONG = 2048  # keys from which on
-GPU_FEW = 128  # queries for which it has a kernel that divides keys
+GPU_LONG = 2048  # minimum number of keys
+GPU_FEW = 128  # maximum number of queries for its kernel that divides keys
 
 
 def flexible_attention(
@@ -113,7 +113,7 @@ def flexible_attention(
 
 
 def fitting(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
-    """Whether a few queries ask many keys, with a mask that all heads share and that is added to the scores."""
+    """Whether there are few queries and many keys, with a mask that all heads share and that is added to the scores."""
     if mask is None or mask.shape[1] != 1 or mask.shape[-1] != key.shape[2] or not mask.is_floating_point():
         return False
     return key.shape[2] >= GPU_LONG and query.shape[2] * query.shape[1] // key.shape[1] <= GPU_FEW
@@ -121,7 +121,7 @@ def fitting(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
 
 def divided_on_gpu(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
     """[B, H, q, D]; mask [B, 1, q, L] is added to the scores."""
-    from torch.nn.attention.flex_attention import flex_attention  # it takes a moment, and few ask for it
+    from torch.nn.attention.flex_attention import flex_attention  # a slow import, rarely needed
 
     def seen(score: Tensor, row: Tensor, head: Tensor, asked: Tensor, slot: Tensor) -> Tensor:
         return score + mask[row, 0, asked, slot]
@@ -138,13 +138,13 @@ AttentionMaskInterface.register(FLEX, sdpa_mask)
 
 # --- parts ------------------------------------------------------------------------------------------------------------
 # A few queries over many keys on a CPU, where torch gives every head to one thread and reads the keys of a
-# group once for each of its queries. From `LONG` keys on the queries of a group lie side by side, and the keys
-# are divided into parts, one for every thread. A part has a softmax of its own; the logarithms of their sums
+# group once for each of its queries. From `LONG` keys on the queries of a group are concatenated, and the
+# keys are divided into parts, one per thread. Every part has its own softmax; the logarithms of their sums
 # merge them, which is exact (Dao et al. 2023, Flash-Decoding; Milakov and Gimelshein 2018, arXiv 1805.02867).
 
-LONG = 2048  # keys; with fewer of them there is nothing to be gained
-PART = 512  # keys of a part at least
-FEW = 256  # queries at most, those of a group counted
+LONG = 2048  # keys; fewer bring no gain
+PART = 512  # minimum keys of a part
+FEW = 256  # maximum queries, those of a group counted
 
 
 def worthwhile(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
@@ -156,24 +156,24 @@ def worthwhile(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -
         and query.shape[2] * groups <= FEW
         and value.shape[3] == query.shape[3]
         and (query.shape[2] == 1 if mask is None else mask.is_floating_point())
-        and not torch.is_grad_enabled()  # nobody differentiates the sum of a part
+        and not torch.is_grad_enabled()  # the sum of a part is not differentiable
     )
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def threads() -> int:
-    """How many threads compute; they are set before anything is compiled."""
+    """The number of threads; it is set before anything is compiled."""
     return torch.get_num_threads()
 
 
 def parts_of(rows: int, heads: int, keys: int, threads: int) -> int:
-    """The fewest parts of the keys of a head that all threads share evenly; several rows have enough for all."""
+    """The fewest parts of a head's keys that all threads share evenly; several rows need no division."""
     return max(min(threads // math.gcd(threads, heads), keys // PART), 1) if rows == 1 else 1
 
 
 def in_parts(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, parts: int) -> Tensor:
-    """[B, H', q, D] attention of query [B, H', q, D] over key and value [B, H', L, D]; mask [B, 1, q
-    or 1, L] is added. Several parts are for one row; keys that are left over are a part of their own."""
+    """[B, H', q, D] attention of query [B, H', q, D] over key and value [B, H', L, D]; mask [B,
+    1, q or 1, L] is added. Several parts are for one row; remaining keys form a separate part."""
     if parts == 1:
         return partial(query, key, value, mask, scale)[0]
     whole, alone = key.shape[2] // parts * parts, query[0].unsqueeze(1)
@@ -196,5 +196,5 @@ def divided(states: Tensor, parts: int) -> Tensor:
 def partial(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Attention over some keys, and [.., q] the logarithm of the sum that its softmax is divided by."""
+    """Attention over some keys, and [.., q] the logarithm of the sum in its softmax."""
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, attn_mask=mask, scale=scale)  # type: ignore[no-any-return]

@@ -1,6 +1,5 @@
-"""The row-static cache: keys and values in fixed buffers, every row with write positions of its own. To roll back is to
-write again at a smaller position: a slot is read only by queries at or after it, which come when it is written anew.
-"""
+"""The row-static cache: keys and values in fixed buffers, every row with its own write positions. A rollback is a
+write at a smaller position: a slot is read only by queries at or after it, which come when it is overwritten."""
 
 import math
 from collections.abc import Sequence
@@ -13,18 +12,18 @@ from torch import Tensor
 from transformers.cache_utils import Cache, StaticLayer
 
 # --- pool -------------------------------------------------------------------------------------------------------------
-# Memory that a cache has for itself, or that methods share which never run at once: the next one overwrites it.
+# Memory of one cache, or memory shared by methods that never run at once: the next one overwrites it.
 
 Place = tuple[torch.device, int, int, str]  # the number of a cache within its method, that of a layer, keys or values
 
 
 @dataclass(frozen=True)
 class Own:
-    """Memory of one cache that is nobody else's."""
+    """Unshared memory of one cache."""
 
     def zeros(self, layer: int, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Zeros [B, H, L, D] for the keys or values of a layer, of the dtype and
-        on the device of `like`, in the memory of the last call for this layer."""
+        """Zeros [B, H, L, D] for the keys or values of a layer, of the dtype and on the device
+        of `like`, in the memory of the last call for this layer."""
         return torch.zeros(tuple(shape), dtype=like.dtype, device=like.device)
 
     def beside(self) -> "Own":
@@ -37,34 +36,34 @@ OWN = Own()
 
 @dataclass(eq=False)
 class Buffer:
-    """Bytes that last as long as anyone has them."""
+    """Bytes that live as long as they are referenced."""
 
     storage: torch.UntypedStorage
 
     def grow(self, size: int) -> None:
-        """Move to a larger place; the contents are lost. The old place is given back first."""
+        """Move to a larger allocation; the contents are lost. The old one is freed first."""
         self.storage.resize_(0)
         self.storage.resize_(size)
 
 
 @dataclass
 class Pool:
-    """The memory of methods that never run at once: the n-th cache of each lies where the n-th of the others does.
+    """The memory of methods that never run at once: the n-th cache of each uses the same memory.
 
-    The memory grows in its place where a method needs more. Not if `fixed`, because compiled code and captured
-    graphs know the address: there, whoever has the smaller one keeps it. Memory is given back with the last method.
+    The memory grows in place if a method needs more. Not if `fixed`, because compiled code and captured
+    graphs know the address: there, users of the smaller one keep it. Memory is freed with the last method.
     """
 
     fixed: bool = False
     _buffers: WeakValueDictionary[Place, Buffer] = field(default_factory=WeakValueDictionary, init=False, repr=False)
 
     def share(self, length: int = 0, most: int = 0) -> "Shared":
-        """The memory of the first cache of another method, of `length` places;
-        later methods have up to `most`, which a fixed pool takes at once."""
+        """The memory of the first cache of another method, of `length` slots; later methods
+        have up to `most`, which a fixed pool allocates at once."""
         return Shared(self, Numbers(), length, most if self.fixed else 0)
 
     def buffer(self, place: Place, size: int) -> Buffer:
-        """The memory of a place, of at least so many bytes."""
+        """The memory of a place, of at least `size` bytes."""
         found = self._buffers.get(place)
         if found is None or (self.fixed and found.storage.nbytes() < size):
             fresh = torch.empty(size, dtype=torch.uint8, device=place[0])
@@ -105,7 +104,7 @@ class Shared:
         if self._number is None:
             self._number = self.numbers.next()
         place, size = (like.device, self._number, layer, name), math.prod(shape) * like.dtype.itemsize
-        if shape[2] == self.length < self.most:  # else it is no cache of a whole text
+        if shape[2] == self.length < self.most:  # otherwise it is not the cache of a whole sequence
             size = size // self.length * self.most
         self._held[place] = buffer = self.pool.buffer(place, size)
         strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
@@ -124,7 +123,7 @@ Memory = Own | Shared
 
 @dataclass
 class Slots:
-    """Where the next pass writes, index [B, q], and how many slots it reads; set once per pass, for all layers."""
+    """The slots [B, q] that the next pass writes, and the number that it reads; set once per pass for all layers."""
 
     index: Tensor = field(default_factory=lambda: torch.empty((0, 0), dtype=torch.long))
     reach: int = 0
@@ -134,7 +133,7 @@ class Slots:
     def place(self, index: Tensor, reach: int) -> None:
         """The next pass writes at index [B, q], or [1, q] in every row, and reads the first `reach` slots."""
         self.index, self.reach = index, reach
-        if len(index) > 1:  # else nobody asks for their numbers
+        if len(index) > 1:  # otherwise row numbers are not needed
             self.rows = numbers(index)
 
     def on(self, device: torch.device) -> "Slots":
@@ -156,7 +155,7 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
         self.slots, self.number, self.memory = slots, number, memory
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Take memory for keys and values, in the dtype that the network computes them in."""
+        """Allocate memory for keys and values, in the network's dtype for them."""
         self.dtype, self.device = key_states.dtype, key_states.device
         self.keys, self.values = self._zeros("keys", key_states), self._zeros("values", value_states)
         for store in (self.keys, self.values):
@@ -185,7 +184,7 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
             store[slots.rows, :, index] = states.transpose(1, 2)  # scatter_ walks the whole store on a CPU
 
     def at(self, slots: Tensor, rows: slice = slice(None)) -> Tensor:
-        """[B, q, D] what lies at slots [B, q] of these rows, in a layer that keeps states [B, 1, slots, D] for keys."""
+        """[B, q, D] the states at slots [B, q] of these rows, in a layer that keeps states [B, 1, slots, D] as keys."""
         assert self.keys is not None, "states are written before they are read"
         return self.keys[rows, 0][numbers(slots), slots]
 
@@ -194,13 +193,13 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
         return [store[rows, :, slots] for store in (self.keys, self.values) if store is not None]
 
     def put_back(self, rows: Tensor, slots: Tensor, states: Sequence[Tensor]) -> None:
-        """Write what `copy` gave where it came from."""
+        """Write the result of `copy` back to its slots."""
         for store, kept in zip((self.keys, self.values), states, strict=True):
             assert store is not None, "what was copied was there"
             store[rows, :, slots] = kept
 
     def get_seq_length(self) -> int:
-        return 0  # nobody may derive positions or masks from the cache: both are given to every pass
+        return 0  # positions and masks must not be derived from the cache: both are given to every pass
 
     def move(self, rows: Tensor, source: Tensor, target: Tensor) -> None:
         """Copy slots source [B, m] to slots target [B, m], all reads before all writes; rows: `numbers` of both."""
@@ -210,26 +209,26 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
             store[row, :, to] = store[row, :, of]
 
     def select(self, rows: Tensor) -> None:
-        """Make the given rows [B'] the rows of the layer; rows may repeat."""
-        if self.keys is not None and self.values is not None:  # else nothing was fed yet: prompts of one token
+        """Keep only the given rows [B'] of the layer; rows may repeat."""
+        if self.keys is not None and self.values is not None:  # otherwise nothing was fed yet: prompts of one token
             rows = rows.to(self.keys.device)
             self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
     def put(self, row: int, other: "RowStaticLayer") -> None:
-        """Make `row` what the only row of `other` is, in place; nothing where `other` was never written to."""
+        """Replace `row` by the only row of `other`, in place; no change if `other` was never written to."""
         for store, source in ((self.keys, other.keys), (self.values, other.values)):
             if store is not None:
                 store[row] = source[0] if source is not None else 0
 
     def clear(self) -> None:
-        """Forget everything, in place: what lies in a slot is masked, but NaN would pass the mask."""
+        """Clear the layer in place: stale slots are masked, but NaN would pass the mask."""
         if self.keys is not None and self.values is not None:
             self.keys.zero_()
             self.values.zero_()
 
 
 class RowStaticCache(Cache):
-    """One row-static layer per layer of the model, `length` slots each, in memory that is taken at the first pass."""
+    """One row-static layer per layer of the model, `length` slots each, in memory allocated at the first pass."""
 
     def __init__(self, layers: int, length: int, memory: Memory = OWN) -> None:
         self.slots = Slots()
@@ -244,11 +243,11 @@ class RowStaticCache(Cache):
             layer.move(rows, source, target)
 
     def copy(self, slots: Tensor) -> list[list[Tensor]]:
-        """Layer by layer what lies at slots [B, m], of which a row may name one several times."""
+        """The contents of slots [B, m] layer by layer; a row may name one several times."""
         return [layer.copy(numbers(slots), slots) for layer in self.rows]
 
     def put_back(self, slots: Tensor, states: Sequence[Sequence[Tensor]]) -> None:
-        """Write what `copy` gave where it came from."""
+        """Write the result of `copy` back to its slots."""
         for layer, kept in zip(self.rows, states, strict=True):
             layer.put_back(numbers(slots), slots, kept)
 
@@ -271,5 +270,5 @@ class RowStaticCache(Cache):
 
 
 def numbers(index: Tensor) -> Tensor:
-    """[B, 1] the numbers of the rows of an index [B, q]."""
+    """[B, 1] the row numbers for an index [B, q]."""
     return torch.arange(len(index), device=index.device).unsqueeze(1)

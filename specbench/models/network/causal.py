@@ -21,14 +21,14 @@ from specbench.models.network.retrieved import Retrieved, unreadable
 from specbench.models.network.sampling import Ranks, Sampling
 from specbench.models.network.skipping import Skipped
 
-TEXTS = 512  # one-token sequences in a pass, which has as many rows of logits
+TEXTS = 512  # one-token sequences per pass, which has as many rows of logits
 
 
 class Causal:
     """A causal language model with a row-static cache. `width` is V, the width of the target's head.
 
-    `fixed`: the cache stays where it is for the next batch, of as many rows and slots. `passes` runs short passes, each
-    made ready by itself instead of whole rounds. `memory` is that of the cache.
+    `fixed`: the cache keeps its address for the next batch, of as many rows and slots. `passes` runs
+    single passes, each compiled separately instead of whole rounds. `memory` is that of the cache.
     """
 
     static: ClassVar[bool] = True
@@ -45,7 +45,7 @@ class Causal:
         self.network, self.law, self.width, self.fixed, self.passes = network, law, width, fixed, passes
         self.memory = memory
         self.config = network.config.get_text_config(decoder=True)
-        # To ask a network or its configuration takes longer than a small pass.
+        # Reading these from a network or its configuration takes longer than a small pass.
         self.dtype: torch.dtype = network.dtype
         self.place: torch.device = network.device
         self.composer = Composer(self.config, self.windows(), self.dtype)
@@ -62,7 +62,7 @@ class Causal:
         return type(self)(self.network, self.law, self.width, self.fixed, passes, self.memory.beside())
 
     def alone(self) -> "Causal":
-        """The same with a cache of its own."""
+        """The same model with its own cache."""
         return type(self)(self.network, self.law, self.width)
 
     def learner(self, rate: float) -> tuple["Causal", Learning]:
@@ -96,8 +96,8 @@ class Causal:
         if self.cache is None or not self.fixed:
             self.cache = RowStaticCache(self.config.num_hidden_layers, context.seq.shape[1], self.memory)
         self.cache.clear()
-        longest = max(int(context.pos.max()), int(self.fixed))  # a cache that stays is allocated here, not in a round
-        if longest:  # what a shorter row writes after its end is overwritten before it is read
+        longest = max(int(context.pos.max()), int(self.fixed))  # a fixed cache is allocated here, not in a round
+        if longest:  # values of a shorter row after its end are overwritten before they are read
             slots = torch.arange(longest, device=context.seq.device).expand(context.rows, -1)
             self._forward(self.composer.chain(replace(context, reach=longest), slots, whole=True), keep=1)
 
@@ -132,7 +132,7 @@ class Causal:
         self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
     ) -> tuple[Tensor, Tensor]:
         # The first step feeds two tokens: after a fully accepted round the second last was committed but
-        # never fed. Always feeding both keeps the shapes constant and needs no branch on what was accepted.
+        # never fed. Always feeding both keeps the shapes constant and needs no branch on the acceptance.
         slots, feed = self.composer.committed(context, refeed + 1), None
         ids, rows = [], []
         for _ in range(k):
@@ -146,8 +146,8 @@ class Causal:
 
     @torch.no_grad()
     def read(self, context: Context, tokens: int, block: int) -> Tensor:
-        """[tokens, V'] logits along the sequence that already lies in context.seq [1, L], fed `block` tokens at
-        a time. Passes read the slots that those of eager rounds read, so that attention has the same lengths."""
+        """[tokens, V'] logits along the sequence already in context.seq [1, L], fed `block` tokens at a time.
+        Passes read the same slots as those of eager rounds, so that attention has the same lengths."""
         self.start(context)
         parts, root = [], int(context.pos)
         for begin in range(0, tokens, block):
@@ -189,7 +189,7 @@ class Causal:
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         if tree.topology.is_chain or self.cache is None:
-            return  # the accepted tokens of a chain already lie where they belong
+            return  # the accepted tokens of a chain are already at their slots
         level = torch.arange(verdict.path.shape[1], device=start.device)
         first = start.unsqueeze(1) + 1
         node = torch.where(verdict.path >= 0, verdict.path, level)
@@ -207,7 +207,7 @@ class Causal:
         return rows
 
     def _forward(self, one: Pass, keep: int = 0) -> Tensor:
-        """Logits [B, q, V'] of a pass (of its last `keep` tokens where that is not 0)."""
+        """Logits [B, q, V'] of a pass (of its last `keep` tokens unless that is 0)."""
         assert self.cache is not None, "start() comes before any other call"
         names = tuple(one.mask) if isinstance(one.mask, dict) else ()
 
@@ -215,7 +215,7 @@ class Causal:
             assert self.cache is not None
             self.cache.slots.place(slots, one.reach)
             output = self.network(
-                input_ids=ids.clamp_max(self.config.vocab_size - 1),  # a draft may misread ids that only the target has
+                input_ids=ids.clamp_max(self.config.vocab_size - 1),  # ids that only the target has
                 position_ids=positions,
                 attention_mask=dict(zip(names, masks, strict=True)) if names else masks[0],
                 past_key_values=self.cache,
@@ -226,12 +226,12 @@ class Causal:
             return logits
 
         inputs = (one.ids, one.positions, one.slots, *(one.mask.values() if names else (one.mask,)))
-        if one.ids.device != self.place:  # it drafts on a device of its own, which only tokens and rows leave
+        if one.ids.device != self.place:  # a draft on its own device: only tokens and rows are transferred
             return run(*(part.to(self.place) for part in inputs)).to(one.ids.device)
         return run(*inputs) if keep or self.passes is None else self.passes(run, *inputs)
 
 
 def scores_of(logits: Tensor, width: int) -> Tensor:
-    """Logits [B, n, V'] as scores [B, n, width]: what the draft does not know comes last."""
+    """Logits [B, n, V'] as scores [B, n, width]: unknown tokens come last."""
     logits = logits[..., :width]
     return F.pad(logits, (0, width - logits.shape[-1]), value=-torch.inf)

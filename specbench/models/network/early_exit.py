@@ -1,6 +1,5 @@
 """Early exit with one cache (LayerSkip, Elhoushi et al. 2024, arXiv 2404.16710): the first layers of a network
-draft; verification runs them for the last drafted token alone, and goes on from what they left of the others.
-"""
+draft; verification runs them for the last drafted token alone, and continues from their outputs for the others."""
 
 import copy
 from collections.abc import Collection, Mapping
@@ -21,15 +20,15 @@ from specbench.models.network.sampling import Sampling
 from specbench.models.network.skipping import base_of, layers_of, shares, with_layers
 from specbench.wording import first_line
 
-TEXT, DRAFTED = (2, 3, 4, 5, 6), 3  # of the check: what is committed, and how many tokens are drafted after it
+TEXT, DRAFTED = (2, 3, 4, 5, 6), 3  # of the check: the committed tokens, and the number of tokens drafted after them
 REFUSED = "this network cannot be run in two parts: use --method early-exit, whose draft has a cache of its own"
 
 
 def sharing(models: Mapping[str, Any], named: Collection[str]) -> dict[str, Model]:
-    """The models by name; those of the `named` ones that say so share a cache with the network they are the start of.
+    """The models by name; those of the `named` ones that are marked so share a cache with the network they begin.
 
-    UsageError where two would share one cache, where nobody fills it, or where passes are made
-    ready one by one. UnusableModelError for a network that does not come out the same in two parts.
+    UsageError if two would share one cache, if none fills it, or if passes are compiled
+    separately. UnusableModelError for a network that gives other results in two parts.
     """
     found: dict[str, Model] = {**models}
     early = [name for name in models if name in named and shares(name)]
@@ -47,7 +46,7 @@ def sharing(models: Mapping[str, Any], named: Collection[str]) -> dict[str, Mode
 
 
 def pair(whole: Causal, depth: int) -> tuple["Resumed", "Early"]:
-    """The model that judges and the one that drafts with its first `depth` layers, in the place of `whole`."""
+    """The model that judges and the one that drafts with its first `depth` layers; they replace `whole`."""
     judge = Resumed(whole, depth)
     return judge, Early(judge)
 
@@ -63,7 +62,7 @@ def check(name: str, whole: Causal, depth: int) -> None:
         judge.start(context)
         ids, _ = early.sample(context, DRAFTED, seeded([0], device))
         found = judge.probs(context, TokenTree.chain(ids))
-    except Exception as error:  # whatever the code of a network raises that does not expect to be two
+    except Exception as error:  # any error of code that does not support division
         raise UnusableModelError(f"{name}: {REFUSED} ({first_line(error)})") from error
     text = torch.cat([context.seq[:, : len(TEXT)], ids], 1)
     plain = Sampling()(network(input_ids=text).logits[:, len(TEXT) - 1 :], width)
@@ -73,15 +72,15 @@ def check(name: str, whole: Causal, depth: int) -> None:
 
 
 class Resumed:
-    """The whole network as the judge: of a chain that its first layers
-    have just drafted it computes only the rest, of every other tree all."""
+    """The whole network as the judge: for a chain just drafted by its first layers it computes
+    only the rest, for every other tree all layers."""
 
     static: ClassVar[bool] = True
 
     def __init__(self, whole: Causal, depth: int) -> None:
         self.split = Split(whole.network, depth)
         self.model = Causal(self.split, whole.law, whole.width, whole.fixed, memory=whole.memory)
-        self.drawn: Tensor | None = None  # the ids [B, n] that the first layers drew last, by themselves
+        self.drawn: Tensor | None = None  # the ids [B, n] last drawn by the first layers alone
 
     @property
     def cache(self) -> RowStaticCache | None:
@@ -98,7 +97,8 @@ class Resumed:
         self.model.admit(context, row)
 
     def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        # The very tensor that was drawn, so nothing else was drafted; and whoever refeeds has committed by himself.
+        # It is the same tensor that was drawn, so nothing else was drafted; a refeed means that
+        # tokens were committed elsewhere.
         self.split.ahead = refeed == 0 and tree.size > 0 and tree.ids is self.drawn
         self.drawn = None
         try:
@@ -139,7 +139,7 @@ class Early:
         self.judge.cache = cache
 
     def start(self, context: Context) -> None:
-        return  # the judge takes in the prompts, with all layers
+        return  # the judge prefills all layers
 
     def admit(self, context: Context, row: int) -> None:
         return
@@ -164,17 +164,17 @@ class Early:
         return
 
     def _first(self) -> Causal:
-        """The model on the cache of today; what was drawn before may be overwritten by what comes now."""
+        """The model on the current cache; earlier drafts may be overwritten."""
         self.model.cache, self.judge.drawn = self.judge.cache, None
         return self.model
 
 
 # --- split ------------------------------------------------------------------------------------------------------------
-# Two parts of a network that share a cache: what leaves the first layers is kept there as one more layer.
+# Two parts of a network with a common cache: the first part's output is kept there as one more layer.
 
 
 class Held(nn.Module):
-    """The last layer of the first part: it holds what leaves it until it is written to the cache."""
+    """The last layer of the first part: it holds its output until it is written to the cache."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class Held(nn.Module):
 
 
 class Given(nn.Module):
-    """The first layer of the second part: it reads the states that it was given in the place of its input."""
+    """The first layer of the second part: it reads the given states instead of its input."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -200,8 +200,8 @@ class Given(nn.Module):
 
 
 class First:
-    """The first `depth` layers with the last norm and the head, as a network that leaves its states in the cache: layer
-    `depth` of the cache holds them [B, 1, slots, H]."""
+    """The first `depth` layers with the last norm and the head, as a network that writes its
+    states to the cache: layer `depth` of the cache holds them [B, 1, slots, H]."""
 
     def __init__(self, network: Any, depth: int) -> None:
         self.network, self.depth = with_layers(network, range(depth)), depth
@@ -227,8 +227,8 @@ class First:
 
 
 class Split:
-    """The whole network as two parts. `ahead`: whether the first part
-    has had all tokens of the next pass but the last."""
+    """The whole network as two parts. `ahead`: whether the first part has been fed all tokens
+    of the next pass but the last."""
 
     def __init__(self, network: Any, depth: int) -> None:
         self.config, self.ahead = copy.deepcopy(network.config), False
@@ -237,7 +237,7 @@ class Split:
         self.first = First(network, depth)
         self.rest = with_layers(network, range(depth, text.num_hidden_layers), cached_from=depth + 1)
         self.given = put_around(self.rest, 0, Given)
-        text.num_hidden_layers += 1  # as the cache has it
+        text.num_hidden_layers += 1  # the layer for states
 
     def __call__(
         self,
@@ -257,7 +257,7 @@ class Split:
             self.first.feed(past_key_values, input_ids, position_ids, attention_mask)
         self.given.states = past_key_values.rows[self.first.depth].at(slots.expand(len(input_ids), -1))
         output = self.rest(
-            input_ids=input_ids,  # what they embed is not used, but a network wants to know how many there are
+            input_ids=input_ids,  # their embeddings are not used, but a network needs their number
             position_ids=position_ids,
             attention_mask=attention_mask,
             past_key_values=past_key_values,
@@ -268,12 +268,12 @@ class Split:
 
 
 def of_last(mask: Any) -> Any:
-    """The mask of the last query, for one mask or for one per type of layer; of grouped queries it lies last, too."""
+    """The mask of the last query, for one mask or for one per type of layer; it is last among grouped queries, too."""
     return {name: one[:, :, -1:] for name, one in mask.items()} if isinstance(mask, dict) else mask[:, :, -1:]
 
 
 def put_around(network: Any, index: int, wrapper: type[nn.Module]) -> Any:
-    """Wrap a layer of a network that nobody else has; returns the wrapper."""
+    """Wrap a layer of an unshared network; returns the wrapper."""
     _, _, layers = layers_of(network, network.config.get_text_config(decoder=True).num_hidden_layers)
     layers[index] = wrapper(layers[index])
     return layers[index]

@@ -1,6 +1,5 @@
-"""What the passes of a mixture of experts read: the distinct experts that their tokens chose, counted by
-hooks in a decode that is not timed. Where memory decides what a pass costs, this is v(K) before any kernel.
-"""
+"""The expert reads of a mixture's passes: the distinct experts that their tokens chose, counted by
+hooks in an untimed decode. If memory decides the cost of a pass, this is v(K) before any kernel."""
 
 import inspect
 from collections.abc import Iterator
@@ -16,23 +15,23 @@ from specbench.metrics import ratio
 
 COLUMNS = ("experts", "experts_per_step", "experts_per_verify", "v_by_experts", "v_by_independence")
 ENOUGH = 32  # tokens after which passes are known well enough: each has many layers
-CHOSEN = "top_k_index"  # what transformers calls the experts [tokens, k] of a layer's tokens
+CHOSEN = "top_k_index"  # transformers' name for the experts [tokens, k] of a layer's tokens
 
 
 def touched(experts: int, chosen: int, tokens: float) -> float:
-    """Expected distinct experts of a layer, E(1 − (1 − k/E)^w), if each of w tokens chose k of
-    E evenly and by itself: neighbouring tokens of real texts choose alike, and touch fewer."""
+    """Expected distinct experts of a layer, E(1 − (1 − k/E)^w), if each of w tokens chose k of E
+    uniformly and independently: neighbouring tokens of real texts choose alike, and use fewer."""
     return float(experts * (1 - (1 - chosen / experts) ** tokens))
 
 
 def layers_with_experts(network: nn.Module) -> list[Any]:
-    """The modules that hold the experts of a layer and receive the choice of every token."""
+    """The modules with a layer's experts, which receive the choice of every token."""
     return [m for m in network.modules() if CHOSEN in inspect.signature(type(m).forward).parameters]
 
 
 @dataclass
 class Count(NullClock):
-    """A clock that counts at every verify lap what the passes of the layers touched.
+    """A clock that counts the experts used by the passes at every verify lap.
 
     once: distinct experts of a step, of one token in each row; many: of a verify pass; independent: by `touched`.
     """
@@ -47,7 +46,7 @@ class Count(NullClock):
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Hooks on the layers, as long as this lasts; the clock must be that of what is decoded."""
+        """Hook the layers during the enclosed code; the clock must be that of the decode."""
         hooks = [layer.register_forward_pre_hook(self._note, with_kwargs=True) for layer in self.layers]
         try:
             yield
@@ -67,14 +66,14 @@ class Count(NullClock):
         self._noted.clear()
 
     def row(self) -> dict[str, float]:
-        """As columns of results.csv, means over all passes and layers; NaN where there was no pass."""
+        """The means over all passes and layers as columns of results.csv; NaN without a pass."""
         once, many, independent = (ratio(sum(p), len(p)) for p in (self.once, self.many, self.independent))
         v, by_independence = (v_of(*self.bytes(), once, some) for some in (many, independent))
         return dict(zip(COLUMNS, (self.layers[0].num_experts, once, many, v, by_independence), strict=True))
 
     def bytes(self) -> tuple[float, float]:
-        """Of all weights that every pass reads, and of one expert in each of the layers that
-        have experts. Of an embedding that is not the head as well, a pass reads a few rows."""
+        """The bytes of all weights that every pass reads, and of one expert in each of the layers
+        with experts. Of an embedding that is not the head as well, a pass reads a few rows."""
         held = sum(map(weights, self.layers))
         embedding, head = self.network.get_input_embeddings(), self.network.get_output_embeddings()
         looked_up = 0 if head is None or head.weight is embedding.weight else weights(embedding)
@@ -82,7 +81,7 @@ class Count(NullClock):
 
 
 def v_of(dense: float, expert: float, once: float, many: float) -> float:
-    """Bytes of a pass that touches `many` experts in every layer ÷ those of a step, which touches `once`."""
+    """Bytes of a pass that uses `many` experts in every layer ÷ those of a step, which uses `once`."""
     return ratio(dense + many * expert, dense + once * expert)
 
 

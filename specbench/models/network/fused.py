@@ -1,8 +1,8 @@
 """Decoder layers in fewer calls, for eager passes on a CPU: in a small network Python's calls are most of a pass.
 
-The root-mean-square norm takes five operators for six, queries and keys are turned together by three for
-ten, and what transformers asks in every layer is asked once. Only code that is that of Llama or Qwen3 in
-transformers is replaced, so that a variant (Gemma's norm adds one to its weight) stays as it is.
+The root-mean-square norm takes five operators instead of six, queries and keys are rotated together by three
+instead of ten, and transformers' checks in every layer are made once. Only modules with the code of transformers'
+Llama or Qwen3 are replaced, so that a variant (Gemma's norm adds one to its weight) is not changed.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ ATTENTIONS: tuple[Any, ...] = (llama.LlamaAttention, MistralAttention, Qwen2Atte
 
 
 class Norm:
-    """x / √(mean x² + ε) · weight, where the quotient is computed in float32 and rounded to the dtype of x."""
+    """x / √(mean x² + ε) · weight; the quotient is computed in float32 and rounded to the dtype of x."""
 
     weight: Tensor
     variance_epsilon: float
@@ -44,7 +44,7 @@ def epsilon(size: float) -> Tensor:
 
 @dataclass(eq=False)
 class Turns:
-    """The cosines and sines of a pass as all its layers read them, made by the first."""
+    """The cosines and sines of a pass in the layout of its layers, made by the first."""
 
     _of: Tensor | None = None
     _made: tuple[Tensor, Tensor] | None = None
@@ -60,7 +60,7 @@ class Turns:
 
 
 class Attention:
-    """The attention of Llama and Qwen3, with queries and keys in one tensor until they are turned."""
+    """The attention of Llama and Qwen3, with queries and keys in one tensor until they are rotated."""
 
     layer_idx: int
     head_dim: int
@@ -103,8 +103,8 @@ class Attention:
 
 @dataclass(frozen=True, eq=False)
 class Common:
-    """What attentions share between layers or passes. heads, groups: of queries, and of keys;
-    normed: whether both have norms; packed: whether what they are made of is one matrix."""
+    """The data that attentions share between layers or passes. heads, groups: of queries, and of
+    keys; normed: whether both have norms; packed: whether their projections are one matrix."""
 
     turns: Turns
     attend: Callable[..., Any]
@@ -123,7 +123,7 @@ class Common:
 
 
 class Mlp:
-    """A gated layer whose gate and rest lie in one tensor until they are multiplied."""
+    """A gated MLP whose gate and up projections are in one tensor until they are multiplied."""
 
     act_fn: Any
     gate_proj: Any
@@ -140,7 +140,7 @@ class Mlp:
 
 
 class Layer:
-    """Attention and a gated layer, each after its norm and beside what went in; nothing is kept for gradients."""
+    """Attention and a gated MLP, each after its norm and with a residual; nothing is kept for gradients."""
 
     input_layernorm: Any
     self_attn: Any
@@ -154,7 +154,7 @@ class Layer:
 
 
 def fuse(network: nn.Module) -> None:
-    """Let the modules that have the common form compute it in fewer calls, in place: each keeps its parts and name."""
+    """Replace modules of the common form by ones with fewer calls, in place: each keeps its parts and name."""
     turns, parts = Turns(), list[Any](network.modules())
     for part in parts:
         form = form_of(part)
@@ -166,14 +166,14 @@ def fuse(network: nn.Module) -> None:
 
 @cache
 def variant(form: type, kind: type) -> type:
-    """A kind of module, its name included, that computes what it does in another form."""
+    """A subclass of a module's class, with its name, that computes the same in another form."""
     return type(kind.__name__, (form, kind), {"__module__": kind.__module__})
 
 
 def form_of(part: Any) -> type | None:
-    """The form in which a module is computed in fewer calls; None where none is known."""
+    """The form of a module with fewer calls; None if unknown."""
     forward = type(part).forward
-    if "forward" in vars(part):  # somebody gave this one another
+    if "forward" in vars(part):  # it was replaced
         return None
     if same(forward, llama.LlamaRMSNorm.forward):
         return Norm if part.weight.dtype != torch.float64 else None  # there its own one rounds to float32
@@ -186,20 +186,20 @@ def form_of(part: Any) -> type | None:
 
 
 def turns_by_halves(forward: Any) -> bool:
-    """Whether an attention turns queries and keys as Llama's does."""
+    """Whether an attention rotates queries and keys as Llama's does."""
     rotate: Any = forward.__globals__.get(ROTATE)
     halves = None if rotate is None else rotate.__globals__.get(HALVES)
     return same(rotate, llama.apply_rotary_pos_emb) and same(halves, llama.rotate_half)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two functions have the same code, but for what is written about them."""
+    """Whether two functions have the same code, except for their docstrings."""
     return isinstance(one, FunctionType) and isinstance(other, FunctionType) and code_of(one) == code_of(other)
 
 
 @cache
 def code_of(function: FunctionType) -> tuple[Any, ...]:
-    """What a function does, without what is wrapped around it."""
+    """The code of a function, without wrappers."""
     function = unwrap(function)
     code = function.__code__
     constants = tuple(one for one in code.co_consts if one != function.__doc__)

@@ -1,4 +1,4 @@
-"""A network that learns while it drafts: weights of its own, and small steps that make its rows like another's."""
+"""A network that learns while it drafts: its own weights, and small steps that bring its rows closer to another's."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -11,15 +11,15 @@ from specbench.decoding.protocols import Loss
 from specbench.decoding.types import Lesson
 from specbench.errors import UsageError
 
-CLIP = 1.0  # the norm of a gradient at most
-FEW = 8  # tokens of the text on which gradients are computed once, before any counts
+CLIP = 1.0  # maximum norm of a gradient
+FEW = 8  # tokens of a warm-up text for gradients
 
 
 class Learning:
-    """Copies of a network: `served`, in its dtype, and what is trained, in float32 at least, because a small step
-    is lost in 16 bits. Where both would be alike they are one. AdamW without decay: nothing pulls towards zero.
+    """Copies of a network: `served`, in its dtype, and the trained one, in float32 at least, because a small step
+    is lost in 16 bits. If both have one dtype they are one. AdamW without decay: nothing pulls towards zero.
 
-    temperature: that of the rows it is to imitate; at 0 these are points, and its own are those of its logits.
+    temperature: that of the rows to imitate; at 0 these are point masses, and its own are those of its logits.
     """
 
     def __init__(self, network: Any, temperature: float, rate: float) -> None:
@@ -40,7 +40,7 @@ class Learning:
         self.optimizer.zero_grad()
 
     def teach(self, lessons: Sequence[Lesson], loss: Loss) -> str:
-        """See `Learner.teach`. A step whose gradient is no number is not taken, and those before it are taken back."""
+        """See `Learner.teach`. A step with a non-finite gradient is not taken, and the steps before it are undone."""
         before = [weight.detach().clone() for weight in self.trained.parameters()]
         for lesson in lessons:
             self.optimizer.zero_grad()
@@ -56,7 +56,7 @@ class Learning:
         self._restore(self.network.parameters())
 
     def _gradients(self, lesson: Lesson, loss: Loss) -> bool:
-        """Compute those of the mean loss over the rows of a text, clipped; whether they are numbers."""
+        """Compute the clipped gradients of the mean loss over the rows of a text; returns whether they are finite."""
         p, found = in_common(lesson.p, logits(self.trained, lesson) / self.temperature)
         value = loss(p.to(found.dtype), found).mean()
         value.backward()  # type: ignore[no-untyped-call]
@@ -66,14 +66,14 @@ class Learning:
     @torch.no_grad()
     def _sound(self, lesson: Lesson) -> bool:
         found = logits(self.served, lesson)
-        return bool((found.isfinite() | (found == -torch.inf)).all())  # a reduced vocabulary has no chance elsewhere
+        return bool((found.isfinite() | (found == -torch.inf)).all())  # a reduced vocabulary has −inf elsewhere
 
     def _undo(self, before: Sequence[Tensor], why: str) -> str:
         self._restore(iter(before))
         return why
 
     def _restore(self, weights: Iterator[Tensor]) -> None:
-        """Make these the weights, with an optimiser that remembers nothing."""
+        """Set the weights, with a new optimiser state."""
         with torch.no_grad():
             for own, weight in zip(self.trained.parameters(), weights, strict=True):
                 own.copy_(weight)
@@ -81,7 +81,7 @@ class Learning:
         self._serve()
 
     def _serve(self) -> None:
-        """What was trained drafts from now on: in place, where compiled code and captured graphs read it."""
+        """Copy the trained weights to the drafting network in place, as compiled code and captured graphs read it."""
         if self.served is self.trained:
             return
         with torch.no_grad():
@@ -93,7 +93,7 @@ class Learning:
 
 
 def logits(network: Any, lesson: Lesson) -> Tensor:
-    """[m, V'] the logits after the places of a text, read at once and without a cache."""
+    """[m, V'] the logits after the positions of a text, read at once and without a cache."""
     known = network.config.get_text_config(decoder=True).vocab_size
     ids = lesson.ids[: int(lesson.places.max()) + 1].clamp_max(known - 1).unsqueeze(0)
     found: Tensor = network(input_ids=ids, use_cache=False, logits_to_keep=lesson.places).logits[0]
@@ -101,7 +101,7 @@ def logits(network: Any, lesson: Lesson) -> Tensor:
 
 
 def in_common(p: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows [m, V] and logits [m, V'] on the tokens that both know: a draft may know fewer, or have a wider head."""
+    """Rows [m, V] and logits [m, V'] on the common tokens: a draft may know fewer, or have a wider head."""
     width = min(p.shape[-1], logits.shape[-1])
     p, logits = p[:, :width], logits[:, :width]
     there = (logits != -torch.inf).all(0)

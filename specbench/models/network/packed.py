@@ -1,7 +1,7 @@
-"""Networks whose matrices lie as oneDNN's kernels read them, for eager passes on a CPU, which read prompts in any tier.
+"""Networks with matrices in the layout of oneDNN's kernels, for eager CPU passes, which read prompts in any tier.
 
-torch multiplies plain matrices of float32 by MKL, which is slow on processors of another maker, most of all
-with the few rows of a verification (`tests/benchmarks/packed.py`). Compiled passes have a layout of their own.
+torch multiplies plain float32 matrices by MKL, which is slow on processors of other vendors, most of all
+with the few rows of a verification (`tests/benchmarks/packed.py`). Compiled passes have their own layout.
 """
 
 import copy
@@ -29,14 +29,14 @@ Weights = tuple[Tensor, ...]
 TOGETHER = (
     ("q_proj", "k_proj", "v_proj"),
     ("gate_proj", "up_proj"),
-)  # layers that read the same, as decoders name them
+)  # layers with the same input, as decoders name them
 NOTE = "matrices are packed by oneDNN, as they are slow on this processor otherwise; layers take fewer calls, too"
 PROMPTS = "prompts are read with matrices packed by oneDNN, as they are slow on this processor otherwise"
 TOO_LARGE = "memory is not enough for packed matrices: eager passes read plain ones, which is slower here"
 
 
 class PackedLinear(nn.Linear):
-    """What a linear layer computes, from a packed copy of its weights; they stay where they are, or are `Released`."""
+    """A linear layer with a packed copy of its weights; the original weights stay, or are `Released`."""
 
     def __init__(self, layer: nn.Linear, matrix: Matrix) -> None:
         super().__init__(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
@@ -46,18 +46,18 @@ class PackedLinear(nn.Linear):
         return self.matrix(x, self.bias)
 
     def __getattr__(self, name: str) -> Any:
-        """Code that reads the weights of its layers by itself gets them, released or not."""
+        """The weights, released or not, for code that reads them from its layers."""
         found: Any = super().__getattr__(name)
         return self.unpacked() if name == "weight" and not found.numel() else found
 
     def unpacked(self) -> Tensor:
-        """The weights [out, in], to the bit."""
+        """The weights [out, in], bit for bit."""
         return self.matrix.weight.to_dense()
 
 
 class PackedPart(PackedLinear):
-    """One of some layers that read the same tensor in turn, as queries, keys and
-    values are made: the first that is called computes what all of them give."""
+    """One of several layers with the same input, such as the projections of queries, keys and
+    values: the first one called computes the outputs of all."""
 
     def __init__(self, layer: nn.Linear, group: "Group", number: int) -> None:
         super().__init__(layer, group.matrix)
@@ -70,13 +70,13 @@ class PackedPart(PackedLinear):
         return torch.split(super().unpacked(), list(self.group.sizes))[self.number]
 
     def whole(self, x: Tensor) -> Tensor:
-        """What all of them make of x, side by side."""
+        """The outputs of all layers for x, concatenated."""
         return self.group.matrix(x, self.group.bias)
 
 
 @dataclass(eq=False)
 class Group:
-    """Layers with one packed matrix. It keeps what it read and found until every layer has had its part."""
+    """Layers with one packed matrix. It keeps its input and output until every layer has taken its part."""
 
     matrix: Matrix
     bias: Tensor | None
@@ -89,7 +89,7 @@ class Group:
         self.starts = [sum(self.sizes[:number]) for number in range(len(self.sizes))]
 
     def part(self, x: Tensor, number: int) -> Tensor:
-        """What layer `number` makes of x [..., in], as a part of what all make of it."""
+        """The output of layer `number` for x [..., in], a part of the common output."""
         found = self._found
         if found is None or x is not self._read or number not in self._left:
             found = self.matrix(x, self.bias)
@@ -101,7 +101,7 @@ class Group:
 
 
 class PackedHead(ReducedHead):
-    """The same of a head that knows some tokens."""
+    """The same for a head with a reduced vocabulary."""
 
     def __init__(self, head: ReducedHead, matrix: Matrix) -> None:
         super().__init__(head.weight, head.ids, head.width)
@@ -112,34 +112,34 @@ class PackedHead(ReducedHead):
 
 
 class PlainWhereRecorded(PackedLinear):
-    """A packed layer that is recorded for a compiler as the plain one: that lays weights out in its own way."""
+    """A packed layer that is recorded for a compiler as the plain one: the compiler has its own layout."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias) if recorded() else super().forward(x)
 
 
 class PlainHeadWhereRecorded(PackedHead):
-    """The same of a head that knows some tokens."""
+    """The same for a head with a reduced vocabulary."""
 
     def narrow(self, hidden: Tensor) -> Tensor:
         return ReducedHead.narrow(self, hidden) if recorded() else super().narrow(hidden)
 
 
 def recorded() -> bool:
-    """Whether what is called now is recorded for a compiler, by its own tracer or operator by operator."""
+    """Whether calls are being recorded for a compiler, by its own tracer or operator by operator."""
     return torch.compiler.is_compiling() or get_proxy_mode() is not None
 
 
 @dataclass
 class Twins:
-    """The twins of some networks, made when they are first asked for, and anew where the networks are others."""
+    """The twins of some networks, made at first use, and again if the networks change."""
 
     _of: tuple[dict[str, Any], bool] = field(default_factory=lambda: ({}, False))
     _found: dict[str, Any] = field(default_factory=dict)
     _released: "Released" = field(default_factory=lambda: Released())
 
     def of(self, networks: Mapping[str, Any], compiled: bool = False, release: bool = False) -> dict[str, Any]:
-        """See `twins`. release: the networks lose the weights of which their twins have packed copies."""
+        """See `twins`. release: the networks drop the weights that their twins hold as packed copies."""
         if self._of != (networks, compiled):
             self.restore()
             self._released = Released(read_once(networks) if release else frozenset())
@@ -147,26 +147,26 @@ class Twins:
         return self._found
 
     def restore(self) -> None:
-        """Give the networks back what was released."""
+        """Restore the released weights of the networks."""
         self._released.restore()
 
 
 @dataclass(eq=False)
 class Released:
-    """Weights without their numbers, which are in packed copies alone. once: the ids of those that may be released."""
+    """Weights without data, which only the packed copies hold. once: the ids of those that may be released."""
 
     once: frozenset[int] = frozenset()
     _gone: list[tuple[Weights, list[int], Matrix]] = field(default_factory=list)
 
     def add(self, weights: Weights, matrix: Matrix) -> None:
-        """Release the weights that a matrix is made of, where nothing else reads them."""
+        """Release the weights of a matrix unless other code reads them."""
         if all(id(weight) in self.once for weight in weights):
             self._gone.append((weights, [len(weight) for weight in weights], matrix))
             for weight in weights:
                 weight.data = weight.new_empty(0)
 
     def restore(self) -> None:
-        """Unpack all of them, to the bit."""
+        """Unpack all of them, bit for bit."""
         while self._gone:
             weights, sizes, matrix = self._gone.pop()
             for weight, plain in zip(weights, torch.split(matrix.weight.to_dense(), sizes), strict=True):
@@ -174,16 +174,16 @@ class Released:
 
 
 def read_once(networks: Mapping[str, Any]) -> frozenset[int]:
-    """The ids of the weights that are those of a single linear layer, and neither shared nor an embedding's."""
+    """The ids of weights used by a single linear layer, neither shared nor an embedding's."""
     modules = [module for network in networks.values() for module in network.modules()]
     read = Counter(id(weight) for module in modules for weight in module.parameters(recurse=False))
     return frozenset(id(m.weight) for m in modules if type(m) is nn.Linear and read[id(m.weight)] == 1)
 
 
 def twins(networks: Mapping[str, Any], compiled: bool = False, released: Released | None = None) -> dict[str, Any]:
-    """The same networks, with the same tensors and packed copies of their matrices, one of each that they share.
+    """The same networks, with the same tensors and one packed copy of each matrix.
 
-    What borrows from a network borrows from its twin. Layers are computed in fewer calls, see `fused`.
+    A module that borrows from a network borrows from its twin. Layers are computed in fewer calls, see `fused`.
     compiled: they are compiled as well, layer by layer; then only calls outside of compiled code differ.
     """
     matrices: dict[Weights, Matrix] = {}
@@ -194,15 +194,15 @@ def twins(networks: Mapping[str, Any], compiled: bool = False, released: Release
         pack(found[name], matrices, compiled, released or Released())
         if not compiled:
             fuse(found[name])
-        give_back()  # what was released, before the next network takes more
-    if not compiled:  # else eager passes read prompts alone, which have many rows
+        give_back()  # free released memory before the next network
+    if not compiled:  # otherwise eager passes only read prompts, which have many rows
         for same in grouped(matrices.values(), lambda matrix: (matrix.weight.shape, matrix.weight.dtype)):
             settle(same)
     return found
 
 
 def pack(network: nn.Module, matrices: dict[Weights, Matrix], compiled: bool, released: Released) -> None:
-    """Put packed layers in the place of plain ones, by the `matrices` that there are, to which new ones are added."""
+    """Replace plain layers by packed ones, reusing `matrices`, to which new ones are added."""
     kinds: tuple[Any, Any] = (PackedLinear, PackedHead)
     if compiled:
         kinds = (PlainWhereRecorded, PlainHeadWhereRecorded)
@@ -228,14 +228,14 @@ def pack(network: nn.Module, matrices: dict[Weights, Matrix], compiled: bool, re
 
 
 def together(layers: Sequence[Any]) -> bool:
-    """Whether one matrix can stand for some layers: plain ones of the same width and type, each with a bias or none."""
+    """Whether layers can share one matrix: plain ones of the same width and type, all with a bias or all without."""
     if not all(isinstance(layer, nn.Linear) and packable(layer) for layer in layers):
         return False
     return len({(layer.in_features, layer.weight.dtype, layer.bias is None) for layer in layers}) == 1
 
 
 def packable(layer: Any) -> bool:
-    """A plain linear layer or reduced head on the CPU, neither quantised nor divided nor hooked."""
+    """Whether it is a plain linear layer or reduced head on the CPU, neither quantised nor divided nor hooked."""
     if type(layer) not in (nn.Linear, ReducedHead) or layer._forward_hooks or layer._forward_pre_hooks:
         return False
     weight = layer.weight
@@ -243,18 +243,18 @@ def packable(layer: Any) -> bool:
 
 
 # --- int4 -------------------------------------------------------------------------------------------------------------
-# Linear layers with 4-bit weights and int8 activations (W4A8), for processors that multiply bytes. 32 weights
-# of a row have a scale in common, as in GGUF's Q4_0: a whole number of −127 … 127 times a scale of the row, as
-# in its K-quants, so that the sums of a row are whole numbers, the same bit for bit however they are summed.
+# Linear layers with 4-bit weights and int8 activations (W4A8), for processors that multiply bytes. 32
+# weights of a row have a common scale, as in GGUF's Q4_0: a whole number of −127 … 127 times a scale of the
+# row, as in its K-quants, so that the sums of a row are whole numbers, the same bit for bit in any order.
 
 GROUP = 32
 LEAST, LARGEST, INT4_RAISE = -8, 7, 8
-# what the number of largest magnitude may be as a code: beyond the range it is cut, and the others are rounded less
+# candidates for the code of the largest magnitude: beyond the range it is clipped, and the others are rounded less
 ENDS = (-8.0, -8.6, -9.3)
 
 
 class Int4Linear(nn.Module):
-    """What `layer` computes, with codes of −8 … 7 in the place of its weights [out, in].
+    """The result of `layer`, with codes of −8 … 7 in place of its weights [out, in].
 
     tiled: by our own operator; else by torch's, with the same results, from weights unpacked in every pass.
     """
@@ -282,9 +282,9 @@ class Int4Linear(nn.Module):
 
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(codes [out, columns], groups [out, columns ÷ 32], scale [out]) of a weight, its columns filled up to groups.
+    """(codes [out, columns], groups [out, columns ÷ 32], scale [out]) of a weight, its columns padded to groups.
 
-    weight ≈ codes · groups · scale. Of several values of a group that of the smallest squared error is taken.
+    weight ≈ codes · groups · scale. The value of a group is the one with the smallest squared error.
     """
     parts = F.pad(weight, (0, -weight.shape[1] % GROUP)).view(len(weight), -1, GROUP)
     extreme = parts.gather(-1, parts.abs().argmax(-1, keepdim=True))
@@ -306,13 +306,13 @@ def codes_of(parts: Tensor, worth: Tensor) -> Tensor:
 
 
 def most_of(columns: int) -> int:
-    """The largest value of a group with which no sum over these columns is beyond 32 bits."""
+    """The largest value of a group for which no sum over these columns exceeds 32 bits."""
     whole = -(-columns // GROUP) * GROUP
     return max(1, min(MOST, (2**31 - 1) // (-LEAST * MOST * whole)))
 
 
 def int4_tiles(codes: Tensor) -> Tensor:
-    """Codes [out, whole groups] as the operator reads them: [⌈out ÷ 16⌉, 64 per eight columns], two to a byte."""
+    """Codes [out, whole groups] in the operator's layout: [⌈out ÷ 16⌉, 64 per eight columns], two per byte."""
     raised = F.pad(codes + INT4_RAISE, (0, 0, 0, -codes.shape[0] % TALL), value=INT4_RAISE).to(torch.uint8)
     first, second = raised.view(-1, TALL, raised.shape[1] // 8, 2, 4).permute(3, 0, 2, 1, 4)
     found: Tensor = first | second << 4
@@ -335,18 +335,18 @@ def group_tiles(groups: Tensor) -> Tensor:
 
 # --- int8 -------------------------------------------------------------------------------------------------------------
 # Linear layers with int8 weights and activations (W8A8). Every row of weights has a scale, and so has
-# every token, found anew in every pass (Dettmers et al. 2022, arXiv 2208.07339, §2.1, without its
+# every token, computed in every pass (Dettmers et al. 2022, arXiv 2208.07339, §2.1, without its
 # outliers). The sums are whole numbers: a row of results depends bit for bit on its own token alone.
 
 MOST = 127  # a code is one of −127 … 127
-INT8_RAISE = 128  # one factor of the processor's instruction has no sign
+INT8_RAISE = 128  # one factor of the processor's instruction is unsigned
 TALL = 16  # rows of a tile
 
 
 class Int8Linear(nn.Module):
     """y = codes(x) · codes(W)ᵀ · scale(x) · scale(W) for the weights W [out, in] of `layer`.
 
-    tiled: by our own operator, which reads the codes in its own order; else by torch's, with the same results.
+    tiled: by our own operator, which has its own order of codes; else by torch's, with the same results.
     """
 
     scale: Tensor
@@ -371,12 +371,12 @@ class Int8Linear(nn.Module):
 
 
 def step(rows: Tensor) -> Tensor:
-    """[n, 1] what one code of a row is worth, for rows [n, m] without one that is nothing but zeros."""
+    """[n, 1] the value of code 1 of a row, for rows [n, m] that are not all zeros."""
     return (rows.abs().amax(-1, keepdim=True) / MOST).clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def coded(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(codes [n, m], scales [n, 1]) of rows; a row that has what is no number has a scale that is none."""
+    """(codes [n, m], scales [n, 1]) of rows; a row with a non-finite value has a non-finite scale."""
     rows = rows.float()
     scale = step(rows)
     known = scale.isfinite()
@@ -384,7 +384,7 @@ def coded(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def finished(whole: Tensor, scale: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-    """Sums of products of codes [rows, out] in numbers, in the shape and dtype of what x [..., in] gives."""
+    """Sums of products of codes [rows, out] as numbers, in the output shape and dtype for x [..., in]."""
     found = whole * scale
     found = found if bias is None else found + bias.float()
     return found.to(x.dtype).view(*x.shape[:-1], whole.shape[-1])
@@ -392,20 +392,20 @@ def finished(whole: Tensor, scale: Tensor, bias: Tensor | None, x: Tensor) -> Te
 
 def sums(codes: Tensor, weight: Tensor) -> Tensor:
     """codes [n, in] · weight [out, in]ᵀ, both int8: whole numbers, rounded to float32 at the end."""
-    if weight.shape[1] > 1 and adds_bytes():  # of one column, torch's product reads what is no part of the weight
+    if weight.shape[1] > 1 and adds_bytes():  # with one column, torch's product reads outside the weight
         return torch._int_mm(codes, weight.t()).float()
     return (codes.double() @ weight.t().double()).float()
 
 
 @cache
 def adds_bytes() -> bool:
-    """Whether torch's product of bytes is right. Before VNNI, processors add products in 16 bits, which cut sums."""
+    """Whether torch's product of bytes is right. Processors without VNNI add products in 16 bits, which saturate."""
     most = torch.full((TALL, TALL), MOST, dtype=torch.int8)
     return bool((torch._int_mm(most, most.t()) == TALL * MOST * MOST).all())
 
 
 def int8_tiles(codes: Tensor) -> Tensor:
-    """int8 codes [out, in] as the operator reads them: [⌈out ÷ 16⌉, 64 ⌈in ÷ 4⌉], four columns of 16 rows at a time."""
+    """int8 codes [out, in] in the operator's layout: [⌈out ÷ 16⌉, 64 ⌈in ÷ 4⌉], four columns of 16 rows at a time."""
     rows, columns = codes.shape
     raised = F.pad(codes.to(torch.int16) + INT8_RAISE, (0, -columns % 4, 0, -rows % TALL), value=INT8_RAISE).to(
         torch.uint8

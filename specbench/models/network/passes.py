@@ -1,4 +1,4 @@
-"""One pass of a network: tokens, their positions, the cache slots they are written to, what they see."""
+"""One pass of a network: tokens, their positions, their cache slots, and their masks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from specbench.models.network.attention import OURS, for_groups
 class Pass:
     """Tokens ids [B, q] at positions [B, q], written to slots [B, q] of the cache.
 
-    mask: what each sees of the first `reach` slots, one mask per type of layer where
-    there are several. A mask without slots hides only what comes after each token.
+    mask: which of the first `reach` slots each token attends to, one mask per type of layer if
+    there are several. A mask without slots hides only later tokens.
     """
 
     ids: Tensor
@@ -30,10 +30,10 @@ class Pass:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where tokens lie in a cache of retrieved keys: those chosen from anywhere, then text in order. Tensors [B].
+    """The layout of a cache of retrieved keys: those chosen from anywhere, then text in order. Tensors [B].
 
-    retrieved: slots for the former, `filled` of them in use. shift: position less slot of
-    the latter. floor: the first slot whose token is fed; the keys before it are copies.
+    retrieved: slots for the former, `filled` of them in use. shift: position less slot of the
+    latter. floor: the first slot whose token is fed; the keys before it are copies.
     """
 
     retrieved: int
@@ -42,7 +42,7 @@ class Layout:
     floor: Tensor
 
     def seen(self, slots: int) -> Tensor:
-        """[B, 1, 1, slots] bool: which slots are in use."""
+        """[B, 1, 1, slots] bool: mask of the slots in use."""
         slot = torch.arange(slots, device=self.filled.device)
         return ((slot < self.filled.unsqueeze(1)) | (slot >= self.retrieved))[:, None, None]
 
@@ -55,7 +55,7 @@ class Layout:
 class Composer:
     """Composes the passes of one network. windows: those of its attention, by type of layer (None: no window).
 
-    dtype: of its masks. layout: where tokens lie, unless every token lies at the slot of its position.
+    dtype: of its masks. layout: of the tokens, unless every token is at the slot of its position.
     """
 
     config: Any
@@ -65,19 +65,19 @@ class Composer:
 
     @cached_property
     def hides_nothing(self) -> bool:
-        """Whether a token may see all before it, by an attention of ours, which needs no mask for that."""
+        """Whether a token may attend to all before it, by an attention of ours, which needs no mask for that."""
         return self.config._attn_implementation in OURS and self.windows == {"": None}
 
     def committed(self, context: Context, tokens: int) -> Tensor:
-        """[B, tokens] slots of the last committed tokens; the first of all stands in for those before it."""
+        """[B, tokens] slots of the last committed tokens; missing ones are replaced by the first token."""
         back = constant(tuple(range(1 - tokens, 1)), context.pos.device)
         slots = (context.pos.unsqueeze(1) + back).clamp_min(0)
         return slots if self.layout is None else torch.maximum(slots, self.layout.floor.unsqueeze(1))
 
     def chain(self, context: Context, slots: Tensor, ids: Tensor | None = None, whole: bool = False) -> Pass:
-        """Tokens ids [B, q] (those of the text unless given) at slots [B, q], each after all tokens before it.
+        """Tokens ids [B, q] (by default those of the sequence) at slots [B, q], each after all tokens before it.
 
-        whole: these are all tokens of the text.
+        whole: these are all tokens of the sequence.
         """
         ids = context.seq.gather(1, slots) if ids is None else ids
         if self.hides_nothing and (whole or (context.tight and slots.shape[1] == 1)):
@@ -98,7 +98,7 @@ class Composer:
         return Pass(ids, self._positions(context, positions), slots, mask, context.reach)
 
     def nodes(self, context: Context, tree: TokenTree, new: int) -> Pass:
-        """The last `new` nodes of a tree alone: the others and all committed tokens were fed before."""
+        """The last `new` nodes of a tree only: the others and all committed tokens were fed before."""
         root = context.pos.unsqueeze(1)
         slots = root + 1 + torch.arange(tree.size - new, tree.size, device=root.device)
         positions = root + constant(tree.topology.depths, root.device)[-new:]
@@ -106,12 +106,12 @@ class Composer:
         return Pass(tree.ids[:, -new:], self._positions(context, positions), slots, mask, context.reach)
 
     def _positions(self, context: Context, positions: Tensor) -> Tensor:
-        """Positions [B, q], none after the last that a row can have: learned positions may end there."""
+        """Positions [B, q], clamped to the last of a row: learned positions may end there."""
         positions = torch.minimum(positions, context.last.unsqueeze(1))
         return positions if self.layout is None else positions + self.layout.shift.unsqueeze(1)
 
     def _tree_mask(self, fed: Tensor, tree: TokenTree, reach: int, queries: int) -> Any:
-        """For the last so many of the fed tokens and the nodes."""
+        """The mask of the last `queries` of the fed tokens and the nodes."""
         masks = {name: tree_mask(fed, tree, reach, w)[:, :, -queries:] for name, w in self.windows.items()}
         return self._ready(masks)
 
@@ -124,7 +124,7 @@ class Composer:
 
 
 def windows_of(config: Any) -> dict[str, int | None]:
-    """The attention window of every type of layer of a network; one entry where all layers are of one type."""
+    """The attention window of every type of layer of a network; one entry if all layers are of one type."""
     window = getattr(config, "sliding_window", None)
     types = set(getattr(config, "layer_types", None) or ())
     if len(types) > 1:
@@ -135,8 +135,8 @@ def windows_of(config: Any) -> dict[str, int | None]:
 
 
 def causal_mask(positions: Tensor, length: int, window: int | None = None) -> Tensor:
-    """[B, 1, q, length] bool for tokens that lie at the slots of their positions
-    [B, q]. With a `window` a query sees itself and the window − 1 tokens before it."""
+    """[B, 1, q, length] bool for tokens at the slots of their positions [B, q]. With a `window`
+    a query attends to itself and the window − 1 tokens before it."""
     slots = torch.arange(length, device=positions.device)
     seen = slots <= positions.unsqueeze(-1)
     if window is not None:
@@ -147,12 +147,12 @@ def causal_mask(positions: Tensor, length: int, window: int | None = None) -> Te
 def tree_mask(fed: Tensor, tree: TokenTree, length: int, window: int | None = None) -> Tensor:
     """[B, 1, m + n, length] bool for m committed tokens at positions fed [B, m] followed by the n nodes of a tree.
 
-    Node i lies at slot root + 1 + i, where root is the last fed position; it sees the committed
-    tokens, its ancestors and itself, less what lies outside the window by position (not by slot).
+    Node i is at slot root + 1 + i, where root is the last fed position; it attends to the committed
+    tokens, its ancestors and itself, less those outside the window by position (not by slot).
     """
     root = fed[:, -1:]
     slots = torch.arange(length, device=fed.device)
-    node = slots - root - 1  # [B, length] which node lies at a slot; committed where negative
+    node = slots - root - 1  # [B, length] the node at a slot; committed if negative
     inside = (node >= 0) & (node < tree.size)
     relation = ancestors(tree.parents, fed.device)[:, node.clamp(0, tree.size - 1)].movedim(0, 1)  # [B, n, length]
     committed = (node < 0).unsqueeze(1)
@@ -166,5 +166,5 @@ def tree_mask(fed: Tensor, tree: TokenTree, length: int, window: int | None = No
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mask for attention that adds it to the scores: 0 where a slot is seen, the lowest number where it is not."""
+    """The mask for attention that adds it to the scores: 0 for visible slots, the lowest number for others."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)

@@ -1,7 +1,7 @@
 """A Hugging Face decoder with a recurrent state as a `Model`: Mamba, linear attention, and hybrids with attention.
 
-What was rejected is taken back by a snapshot of the state; what was accepted is read again in the pass over the tokens
-that come next (Wang et al. 2024, arXiv 2408.15237, §4, replay it in their kernel). So rejection costs wider passes.
+Rejected tokens are rolled back by a snapshot of the state; accepted ones are read again in the pass over the next
+tokens (Wang et al. 2024, arXiv 2408.15237, §4, replay it in their kernel). So rejection costs wider passes.
 """
 
 import inspect
@@ -28,17 +28,17 @@ from specbench.models.network.retrieved import Retrieved
 from specbench.models.network.sampling import Sampling
 from specbench.wording import first_line
 
-REPLAYED = 8  # accepted tokens in a pass beside new ones; more of them are read by a pass of their own, once for all
+REPLAYED = 8  # accepted tokens in a pass with new ones; more of them are read by a separate pass, once for all
 ONE_ROW = "decodes one sequence at a time, as its recurrent state has no padding: take --batch 1"
 NO_KEYS = "keeps a recurrent state, from which no keys can be retrieved: take a method without Retrieval"
 NO_TREES = "verifies chains only, as its recurrent state has no branches: take a method without trees"
 
 
 class Recurrent:
-    """A causal language model whose cache of transformers' own is put back, not rolled back. Batches have one row.
+    """A causal language model whose transformers cache is restored, not rolled back. Batches have one row.
 
-    `width` is V, the width of the target's head. stepwise: tokens are read one by one, as passes over several lose the
-    state before them (transformers' scan of Mamba begins at zero).
+    `width` is V, the width of the target's head. stepwise: tokens are read one by one, as
+    passes over several lose the state before them (transformers' scan of Mamba begins at zero).
     """
 
     static: ClassVar[bool] = False
@@ -48,7 +48,7 @@ class Recurrent:
         self.config = network.config.get_text_config(decoder=True)
         inputs = inspect.signature(network.forward).parameters
         self.cached_as = "cache_params" if "cache_params" in inputs else "past_key_values"
-        self.placed = "position_ids" in inputs  # else there are none; Bamba counts wrong ones by itself
+        self.placed = "position_ids" in inputs  # otherwise there are none; Bamba computes wrong ones itself
         self.known = known_tokens(network, width)
         self.memory = SnapshotMemory(self.config)
         self.bigrams: Tensor | None = None
@@ -100,7 +100,7 @@ class Recurrent:
 
     @torch.no_grad()
     def read(self, context: Context, tokens: int, block: int) -> Tensor:
-        """[tokens, V'] logits along the sequence that already lies in context.seq [1, L], `block` tokens at a time."""
+        """[tokens, V'] logits along the sequence already in context.seq [1, L], `block` tokens at a time."""
         self.start(context)
         root = int(context.pos)
         text: list[int] = context.seq[0, root : root + tokens].tolist()
@@ -115,7 +115,7 @@ class Recurrent:
         return self.bigrams
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        return  # the next call sees by the text itself what was accepted
+        return  # the next call finds the accepted tokens in the sequence
 
     def select(self, rows: Tensor) -> None:
         if len(rows) != 1:
@@ -171,20 +171,20 @@ def text_of(context: Context) -> list[int]:
 
 
 # --- snapshots --------------------------------------------------------------------------------------------------------
-# A recurrent state has no positions: what was read cannot be taken out of it. So a copy of the cache
-# is kept from before the tokens that may be rejected, and what of them was accepted is read once more.
+# A recurrent state has no positions: tokens cannot be removed from it. So a copy of the cache
+# from before the drafted tokens is kept, and the accepted ones are read once more.
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state after `tokens` tokens, by layer. Recurrent states are copies; keys and values are never written over."""
+    """A state after `tokens` tokens, by layer. Recurrent states are copies; keys and values are never overwritten."""
 
     tokens: int
     layers: tuple[dict[str, Any], ...]
 
 
 class SnapshotMemory:
-    """What a network has read, token by token, with its state after the last of them, and one snapshot at most."""
+    """The tokens that a network has read, with its state after the last of them, and one snapshot at most."""
 
     def __init__(self, config: Any) -> None:
         self.cache = DynamicCache(config=config)
@@ -192,14 +192,14 @@ class SnapshotMemory:
         self.snapshot: Snapshot | None = None
 
     def keep(self) -> None:
-        """Keep the state as it is now."""
+        """Keep the current state."""
         if self.snapshot is None or self.snapshot.tokens != len(self.read):
             layers = tuple(copied(vars(layer)) for layer in self.cache.layers)
             self.snapshot = Snapshot(len(self.read), layers)
 
     def agrees(self, text: Sequence[int]) -> bool:
-        """Whether what was read is the beginning of a text, where need
-        be after the state was put back; else nothing of it is of use."""
+        """Whether the tokens read are a prefix of a text, if necessary after restoring the
+        snapshot; else they are useless."""
         common = shared(self.read, text[:-1])
         if common < len(self.read) and self.snapshot is not None and self.snapshot.tokens <= common:
             self._put_back(self.snapshot)
@@ -212,7 +212,7 @@ class SnapshotMemory:
 
 
 def copied(state: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of a layer: what it changes in place, the entries of its dictionaries, as copies."""
+    """The attributes of a layer: tensors changed in place, and the entries of its dictionaries, as copies."""
     return {
         name: {key: one.clone() if isinstance(one, Tensor) else one for key, one in value.items()}
         if isinstance(value, dict)
@@ -222,7 +222,7 @@ def copied(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def shared(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two texts have in common from the beginning."""
+    """The length of the common prefix of two texts."""
     shorter = min(len(a), len(b))
     if a[:shorter] == b[:shorter]:
         return shorter
@@ -230,21 +230,21 @@ def shared(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 # --- probe ------------------------------------------------------------------------------------------------------------
-# How can tokens be taken back from a loaded network, so that its answers are those of the text alone? Configurations
-# are judged in `architectures`; this finds what none says (an ignored mask, state outside the cache) by short passes.
+# Finds how tokens can be rolled back in a loaded network, so that its answers depend on the text alone.
+# Configurations are judged in `architectures`; short passes find what none declares (an ignored mask, hidden state).
 
 COMMITTED, DRAFTED = 5, 3
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # total variation; 16-bit types below
 LOOSE, TIMES, MOST = 0.1, 3.0, 0.5  # in 16 bits: always, as a multiple of the noise of plain passes, and at most
 
 
-# position: to write again where rejected tokens lie takes them back; snapshot: to put a copy of the state
-# back does, and so does single, for a network that goes on from a state by one token at a time only
+# position: overwriting their slots rolls rejected tokens back; snapshot: restoring a copy of the
+# state does; single: the same, for a network that continues from a state by one token at a time only
 Rollback = Literal["position", "snapshot", "single"]
 
 
 def rollback_of(network: Any, recurrent: bool, width: int, name: str) -> Rollback:
-    """How tokens are taken back from a network; UnusableModelError if its rows after that are not those of the text."""
+    """The rollback method of a network; UnusableModelError if its rows after a rollback are not those of the text."""
     possible: tuple[Rollback, ...] = ("snapshot", "single") if recurrent else ("position",)
     change = math.inf
     for rollback in possible:
@@ -266,7 +266,7 @@ def model_of(
     passes: Passes | None = None,
     memory: Memory = OWN,
 ) -> Causal | Recurrent:
-    """A network as a model; `fixed`, `passes` and `memory` as of `Causal`."""
+    """A network as a model; `fixed`, `passes` and `memory` as in `Causal`."""
     if rollback == "position":
         return Causal(network, law, width, fixed, passes, memory)
     return Recurrent(network, law, width, stepwise=rollback == "single")
@@ -276,26 +276,26 @@ def model_of(
 def distance(model: Causal | Recurrent, name: str) -> float:
     """Total variation between rows after a rollback and those of one plain pass over the whole sequence.
 
-    UnusableModelError for a network that does not even take the passes.
+    UnusableModelError for a network that does not even run the passes.
     """
     text = torch.arange(2, 2 + COMMITTED + DRAFTED, device=model.network.device).unsqueeze(0) % model.config.vocab_size
     context = context_of(text[:, :COMMITTED], DRAFTED)
     plain = model.law(model.network(input_ids=text).logits[:, COMMITTED - 1 :], model.width)
     try:
         model.start(context)
-        model.probs(context, TokenTree.chain(text.flip(1)[:, :DRAFTED]))  # tokens that are then taken back
+        model.probs(context, TokenTree.chain(text.flip(1)[:, :DRAFTED]))  # tokens that are then rolled back
         again = model.probs(context, TokenTree.chain(text[:, COMMITTED:]))
-    except Exception as error:  # whatever the code of a network raises that does not expect such a cache
+    except Exception as error:  # any error of code that does not expect such a cache
         raise UnusableModelError(f"{name}: its cache takes no drafted tokens ({first_line(error)})") from error
     if not plain.isfinite().all():
-        return 0.0  # NaN by itself, whatever the cache holds: the loop finds it, and the cell gets it as its status
+        return 0.0  # NaN for any cache: the loop finds it, and it becomes the cell's status
     found = float(((again - plain).abs().sum(-1) / 2).max())
     return math.inf if math.isnan(found) else found
 
 
 def allowed(change: float, network: Any, width: int) -> bool:
-    """Whether so much of a change may be rounding. In 16 bits plain passes say how much of that there is, where it
-    is more than usual: kernels differ with the number of tokens, and the distributions of some networks are steep."""
+    """Whether this change may be rounding. In 16 bits plain passes measure the rounding, if it is more than
+    usual: kernels differ with the number of tokens, and the distributions of some networks are steep."""
     if change <= TOLERANCE.get(network.dtype, LOOSE):
         return True
     return network.dtype not in TOLERANCE and change <= min(MOST, TIMES * noise(network, width))
@@ -303,7 +303,7 @@ def allowed(change: float, network: Any, width: int) -> bool:
 
 @torch.no_grad()
 def noise(network: Any, width: int) -> float:
-    """Total variation between what plain passes over one token, and over some, say of texts that begin alike."""
+    """Total variation between plain passes over one token, and over several, of texts with the same prefix."""
     ids = torch.arange(2, 2 + COMMITTED + DRAFTED, device=network.device).unsqueeze(0)
     text, law = ids % network.config.get_text_config(decoder=True).vocab_size, Sampling()
     whole = law(network(input_ids=text).logits, width)

@@ -1,7 +1,7 @@
-"""Heads of drafts that know some tokens of the vocabulary only (FR-Spec, Zhao et al. 2025, arXiv 2502.14856).
+"""Heads of drafts with a reduced vocabulary (FR-Spec, Zhao et al. 2025, arXiv 2502.14856).
 
-With large vocabularies the head is most of what a small draft reads for a token. Its input
-stays the whole vocabulary, and so do its rows, with zeros for what it does not know.
+With large vocabularies the head is most of what a small draft reads per token. Its input keeps
+the whole vocabulary, and so do its rows, with zeros for unknown tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from specbench.errors import UsageError
 from specbench.models.network.sampling import Sampling
 
-SIZE = "draft_vocab_size"  # in config.json: how many tokens a head knows
+SIZE = "draft_vocab_size"  # in config.json: the number of known tokens
 
 
 class ReducedHead(nn.Module):
@@ -30,11 +30,11 @@ class ReducedHead(nn.Module):
         self.register_buffer("ids", ids)
 
     def narrow(self, hidden: Tensor) -> Tensor:
-        """hidden [..., H] → the logits [..., N] of the tokens that it knows."""
+        """hidden [..., H] → the logits [..., N] of the known tokens."""
         return F.linear(hidden, self.weight)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """hidden [..., H] → logits [..., width], −inf for every token that it does not know."""
+        """hidden [..., H] → logits [..., width], −inf for every unknown token."""
         known = self.narrow(hidden)
         if self.alone:
             return known
@@ -44,13 +44,13 @@ class ReducedHead(nn.Module):
 def reduce_head(model: Any, ids: Sequence[int]) -> Any:
     """The model, in place, with a head that knows only these tokens: its rows of the head it had.
 
-    UsageError for ids that are no part of its vocabulary, and for a head that is more than a matrix.
+    UsageError for ids outside its vocabulary, and for a head that is more than a matrix.
     """
     return put(model, cut(model.get_output_embeddings(), ids, type(model).__name__))
 
 
 def cut(head: Any, ids: Sequence[int], name: str) -> ReducedHead:
-    """A copy of some rows of a head; of one that knows some tokens only, those of them that it knows."""
+    """A copy of some rows of a head; for a reduced head, of the known ones among them."""
     if getattr(head, "bias", None) is not None:
         raise UsageError(f"{name} has a head with a bias, whose vocabulary cannot be reduced")
     if type(head.weight) not in (Tensor, nn.Parameter):
@@ -67,7 +67,7 @@ def cut(head: Any, ids: Sequence[int], name: str) -> ReducedHead:
 
 
 def put(model: Any, head: ReducedHead) -> Any:
-    """The model, in place, with another head, which its configuration says."""
+    """The model, in place, with another head and its configuration."""
     model.set_output_embeddings(head)
     model.config.tie_word_embeddings = model.config.get_text_config(decoder=True).tie_word_embeddings = False
     model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)  # by that configuration
@@ -77,7 +77,7 @@ def put(model: Any, head: ReducedHead) -> Any:
 
 @contextmanager
 def known_alone(network: nn.Module) -> Iterator[Tensor | None]:
-    """Meanwhile, for losses, the network gives logits of the tokens that it knows alone: their ids [N]; None: all."""
+    """During losses, let the network give logits of the known tokens alone: their ids [N]; None: all."""
     heads = [part for part in network.modules() if isinstance(part, ReducedHead)]
     for head in heads:
         head.alone = True
@@ -89,7 +89,7 @@ def known_alone(network: nn.Module) -> Iterator[Tensor | None]:
 
 
 def known_tokens(network: Any, width: int) -> Tensor | None:
-    """The ids below `width` [N] that the head of a network knows; None for one that knows all of them."""
+    """The ids below `width` [N] that the head of a network knows; None if it knows all of them."""
     if getattr(network.config, SIZE, None) is None:
         return None
     heads = [part for part in network.modules() if isinstance(part, ReducedHead)]
@@ -97,7 +97,7 @@ def known_tokens(network: Any, width: int) -> Tensor | None:
 
 
 def rows_of(law: Sampling, logits: Tensor, width: int, known: Tensor | None) -> tuple[Tensor, Tensor]:
-    """What `Law.checked` gives, computed for the known tokens alone: the others get nothing in any law."""
+    """The result of `Sampling.checked`, computed for the known tokens alone: the others always have probability 0."""
     if known is None:
         return law.checked(logits, width)
     rows, proper = law.checked(logits.index_select(-1, known), len(known))

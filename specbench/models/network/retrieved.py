@@ -1,6 +1,5 @@
-"""A network over few of the keys in its own cache: TriForce's retrieval cache (Sun et al.
-2024, arXiv 2404.11912, §4.2): which keys, where they lie, and what that means for positions.
-"""
+"""A network over few of the keys in its own cache: TriForce's retrieval cache (Sun et al. 2024,
+arXiv 2404.11912, §4.2): the choice of keys, their slots, and the resulting positions."""
 
 from dataclasses import replace
 from typing import ClassVar, Protocol
@@ -18,28 +17,28 @@ from specbench.models.network.attention import OURS
 from specbench.models.network.caches import Memory, RowStaticCache, RowStaticLayer
 from specbench.models.network.passes import Layout
 
-AHEAD = 64  # slots for what is drafted after a full tail; more are added where more is drafted
+AHEAD = 64  # slots for drafts after a full tail; grows with the draft
 
 
 class Keeper(Model, Protocol):
-    """What is needed of a network and of its twin that reads retrieved keys."""
+    """The methods needed of a network and of its twin that reads retrieved keys."""
 
     cache: RowStaticCache | None
-    layout: Layout | None  # none: every token lies at the slot of its position
+    layout: Layout | None  # None: every token is at the slot of its position
     fixed: bool
     memory: Memory
 
     def queries(self, context: Context) -> list[Tensor]:
-        """[B, H, D] of every layer, of the last committed token. What the pass writes, a later one writes again."""
+        """[B, H, D] of every layer, of the last committed token. A later pass overwrites the keys written."""
         ...
 
 
 class Retrieved:
-    """The distribution of `target` where `reader`, its twin, sees `budget` retrieved tokens and the tail after them.
+    """The distribution of `target` if `reader`, its twin, attends to `budget` retrieved tokens and the tail after them.
 
     In every layer and key head the first chunk is kept and those with the highest inner products of
     their mean key and the last query, summed over the queries that share the head. Keys keep their
-    positions. The tail begins with what fills no chunk; after `tail` new tokens a row chooses anew.
+    positions. The tail begins with the incomplete chunk; after `tail` new tokens a row chooses again.
     """
 
     static: ClassVar[bool] = False
@@ -90,7 +89,7 @@ class Retrieved:
 
     @torch.no_grad()
     def _choose(self, context: Context, rows: Tensor) -> None:
-        """Choose the chunks of the given rows [B'] anew, from all committed tokens but the last."""
+        """Choose the chunks of the given rows [B'] again, from all committed tokens but the last."""
         queries, reach = self.target.queries(context), context.reach
         pos, every = context.pos.index_select(0, rows), len(rows) == context.rows
         whole, within = pos // self.chunk, torch.arange(self.chunk, device=pos.device)
@@ -101,7 +100,7 @@ class Retrieved:
             stores = [store[:, :, :reach] for store in (full.keys, full.values)]
             stores = stores if every else [store.index_select(0, rows) for store in stores]
             chosen = best_chunks(query.index_select(0, rows), stores[0], whole, self.chunk, self.chunks)
-            rest = whole[:, None, None].expand(-1, chosen.shape[1], 1)  # what fills no chunk, and stale slots after it
+            rest = whole[:, None, None].expand(-1, chosen.shape[1], 1)  # the incomplete chunk, and stale slots after it
             slots = (torch.cat([chosen, rest], 2).unsqueeze(-1) * self.chunk + within).flatten(2).clamp_max(reach - 1)
             fill(own, rows, *(s.gather(2, slots.unsqueeze(-1).expand(-1, -1, -1, s.shape[3])) for s in stores))
         self._note(rows, pos, whole)
@@ -115,8 +114,8 @@ class Retrieved:
         self.reader.layout = Layout(old.retrieved, *(part.index_copy(0, rows, new) for part, new in changes))
 
     def _short(self, context: Context, drafted: int, refeed: int) -> Context:
-        """The sequence as the reader's slots hold it; the host reads how full they are. Nothing is chosen
-        anew within a draft of several rounds (without `refeed`), whose tokens the target's cache lacks."""
+        """The sequence as in the reader's slots; the host reads how full they are. Chunks are not chosen
+        again within a draft of several rounds (without `refeed`), whose tokens the target's cache lacks."""
         slot = context.pos - self._layout.shift
         since = slot - self._layout.floor
         stale = (since >= self.tail) | (since < 0)
@@ -132,7 +131,7 @@ class Retrieved:
         return replace(context, seq=seq, pos=pos, last=last, reach=self.slots, tight=False)
 
     def _enlarge(self, needed: int) -> None:
-        """More slots after the others where more are `needed`; in memory of their own, as the others are read."""
+        """Add slots at the end if more are `needed`; in separate memory, as the old ones are read."""
         if needed <= self.slots:
             return
         self.slots = needed + AHEAD
@@ -145,7 +144,7 @@ class Retrieved:
 
 
 def best_chunks(query: Tensor, keys: Tensor, whole: Tensor, chunk: int, most: int) -> Tensor:
-    """[B, H', most] numbers of the chunks of keys [B, H', L, D] that fit query [B, H, D] best, best first.
+    """[B, H', most] numbers of the chunks of keys [B, H', L, D] that match query [B, H, D] best, best first.
 
     Row b has `whole[b]` chunks; its first one always comes first, and numbers after the whole[b]-th are undefined.
     """
@@ -160,13 +159,13 @@ def best_chunks(query: Tensor, keys: Tensor, whole: Tensor, chunk: int, most: in
 
 
 def unreadable(name: str, attention: str) -> UsageError:
-    """Why nothing can be chosen: the network sees some keys only, or its attention is a function that is not ours."""
+    """Why no keys can be chosen: the network attends to some keys only, or its attention is not ours."""
     why = "its attention is a window" if attention in OURS else f"its attention ({attention}) shows no queries"
     return UsageError(f"{name}: no keys can be retrieved, {why}: take a method without Retrieval")
 
 
 def fill(layer: RowStaticLayer, rows: Tensor, keys: Tensor, values: Tensor) -> None:
-    """Write keys and values [B', H, m, D] to the first m slots of the given rows [B'], which are all at first."""
+    """Write keys and values [B', H, m, D] to the first m slots of the given rows [B'], initially all rows."""
     if not layer.is_initialized:
         layer.lazy_initialization(keys, values)
     assert layer.keys is not None

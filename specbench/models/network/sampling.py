@@ -22,11 +22,11 @@ from transformers.generation.logits_process import (
 
 from specbench.decoding.types import STEP, Context, likeliest, point_mass
 
-COLD = 1e-3  # below this temperature the quotient logits ÷ temperature leaves float32
+COLD = 1e-3  # below this temperature the quotient logits ÷ temperature overflows float32
 
 
 class Eta(EtaLogitsWarper):
-    """Eta sampling as in transformers, but without waiting for the device or copying to it."""
+    """Eta sampling as in transformers, but without device synchronisation or copies."""
 
     def __init__(self, epsilon: float) -> None:
         super().__init__(epsilon)
@@ -41,8 +41,8 @@ class Eta(EtaLogitsWarper):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How logits become the distribution that tokens are drawn from. Temperature 0 is greedy: one-hot,
-    lowest id at ties. Raises ValueError with one line for values outside the ranges of transformers."""
+    """The rule from logits to the sampling distribution. Temperature 0 is greedy: one-hot, lowest
+    id at ties. Raises ValueError with one line for values outside the ranges of transformers."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -76,7 +76,7 @@ class Sampling:
 
     @property
     def certain(self) -> bool:
-        """Whether every row gives all to one token."""
+        """Whether every row is a point mass."""
         return self.temperature == 0
 
     def __call__(self, logits: Tensor, width: int) -> Tensor:
@@ -88,7 +88,7 @@ class Sampling:
         return self.checked(logits, width)[0]
 
     def checked(self, logits: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """The probabilities, and [...] which rows are a distribution: logits that are NaN or infinite give none."""
+        """The probabilities, and [...] which rows are valid distributions: NaN or infinite logits are not."""
         scores = logits[..., :width]
         scores = scores if scores.dtype == torch.float64 else scores.float()
         if self.certain:
@@ -109,18 +109,18 @@ class Sampling:
 
 # --- top p ------------------------------------------------------------------------------------------------------------
 # The smallest set of the likeliest tokens whose mass reaches p, with and without sorting the
-# vocabulary. In the order of scores, then ids, tokens go from below while the mass of those
-# gone is at most 1 − p; the last one stays. Masses are whole numbers, whose sums are the
-# same in every order: both ways keep the same tokens on every device, batched and compiled.
+# vocabulary. In the order of scores, then ids, tokens are removed from below while the removed
+# mass is at most 1 − p; the last one stays. Masses are whole numbers, whose sums are the same
+# in every order: both ways keep the same tokens on every device, batched and compiled.
 
 ONE = 61  # a mass of 1 is 2^61: float32 probabilities from 2^-38 on are exact, and no sum overflows
-DIGIT = 11  # bits of a score that are looked at a time
-FEW = 2048  # tokens, of which a CPU sorts as many sooner; on a GPU this is not measured, and it sorts
+DIGIT = 11  # bits of a score examined at a time
+FEW = 2048  # maximum tokens that a CPU sorts; a GPU always sorts, as this was not measured there
 BITS = {torch.float32: (torch.int32, 32), torch.float64: (torch.int64, 64)}
 
 
 class TopP(LogitsProcessor):
-    """−inf for the scores [B, V] of tokens that are left out: transformers' TopPLogitsWarper for p in (0, 1)."""
+    """−inf for the scores [B, V] of removed tokens: transformers' TopPLogitsWarper for p in (0, 1)."""
 
     def __init__(self, p: float) -> None:
         self.p = p
@@ -131,7 +131,7 @@ class TopP(LogitsProcessor):
 
 
 def by_sort(scores: Tensor, p: float) -> Tensor:
-    """[B, V] bool: which tokens are left out."""
+    """[B, V] bool: mask of removed tokens."""
     order = scores.sort(dim=-1, stable=True).indices
     gone = masses(scores).gather(-1, order).cumsum(-1) <= going(p)
     gone[..., -1] = False
@@ -139,10 +139,10 @@ def by_sort(scores: Tensor, p: float) -> Tensor:
 
 
 def by_digits(scores: Tensor, p: float) -> Tensor:
-    """The same without sorting: the score at which tokens begin to stay is found digit by digit.
+    """The same without sorting: the lowest kept score is found digit by digit.
 
-    A histogram of the masses over the first digit of the scores says in which bin the mass passes 1 − p, one of that
-    bin over the next digit where in it, and so on; tokens that have the score which is left are counted by their ids.
+    A histogram of the masses over the first digit of the scores shows in which bin the mass passes 1 − p, one of that
+    bin over the next digit where in it, and so on; tokens with exactly the remaining score are counted by their ids.
     """
     inside = masses(scores)
     goes = (inside.sum(-1, keepdim=True) - 1).clamp(max=going(p))  # less than all of it
@@ -168,19 +168,19 @@ def masses(scores: Tensor) -> Tensor:
 
 
 def going(p: float) -> int:
-    """The greatest mass that goes."""
+    """The greatest mass that may be removed."""
     return math.floor((1 - p) * 2.0**ONE)
 
 
 def ordered(scores: Tensor) -> tuple[Tensor, int]:
-    """[B, V] whole numbers in the order of the scores, equal where these are, and how many bits they have."""
+    """[B, V] whole numbers in the order of the scores, equal for equal scores, and their number of bits."""
     kind, bits = BITS[scores.dtype]
     raw = (scores + 0.0).view(kind)  # −0 becomes 0
     return raw ^ ((raw >> (bits - 1)) & ((1 << (bits - 1)) - 1)), bits
 
 
 # --- ranks ------------------------------------------------------------------------------------------------------------
-# The likeliest tokens of a network by its own scores: of every row that it gives, and along the prompts that it reads.
+# The likeliest tokens of a network by its own scores: for every row of a pass, and along the prompts.
 
 
 class Ranks:
@@ -192,13 +192,13 @@ class Ranks:
         self.model, self.most, self.width = model, most, model.width
 
     def hear(self, logits: Tensor) -> None:
-        """Note the rows [B, n + 1, V'] of a pass."""
+        """Record the rows [B, n + 1, V'] of a pass."""
         self.last = likeliest(logits[..., : self.width], self.most)
 
     def along(self, context: Context, row: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """The prompts are read once more, few tokens at a time: no prefill has the logits of all tokens at once."""
+        """Read the prompts once more, few tokens at a time: no prefill keeps the logits of all tokens at once."""
         model = self.model
-        if row is not None:  # the other rows are in the middle of their texts
+        if row is not None:  # the other rows are in the middle of their sequences
             model = model.alone()
             context = context.select(torch.tensor([row], device=context.pos.device))
             model.start(context)

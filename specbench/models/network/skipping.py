@@ -1,7 +1,7 @@
 """A network without some of its attentions and MLPs, on the cache of the whole one (SWIFT, Xia et al. 2024).
 
-It writes to the places of the last committed token and of drafts only,
-which the whole network writes anew when it judges; other keys are put back.
+It writes only to the slots of the last committed token and of drafts, which the whole network
+overwrites when it judges; other keys are restored.
 """
 
 import copy
@@ -20,9 +20,9 @@ from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
 
 # --- layers -----------------------------------------------------------------------------------------------------------
-# Networks that are some of the layers of another one and share its weights: early exit and layer skipping. A name
-# like `target[:25%]` or `target[0:4,12:]` says which layers of which network, and `target[:25%] shared` that they
-# and the whole network share a cache. `draft vocabulary 25%` is all of a network but for a part of its head.
+# Networks made of some layers of another one, with its weights: early exit and layer skipping. A name
+# like `target[:25%]` or `target[0:4,12:]` lists layers of a network, and `target[:25%] shared` means that
+# they share the whole network's cache. `draft vocabulary 25%` is a whole network with a reduced head.
 
 NAME = re.compile(r"(?P<base>[^\[\]]+)\[(?P<layers>[^\[\]]+)\](?P<shared> shared)?")
 CUT = re.compile(r"(?P<base>.+) vocabulary (?P<cut>\S+)")
@@ -30,27 +30,27 @@ PART = re.compile(r"(?P<first>\d+%?)?(?P<range>:)?(?P<last>\d+%?)?")
 
 
 def base_of(name: str) -> str:
-    """The network whose layers or head a name speaks of; the name itself where it speaks of neither."""
+    """The network in a name of layers or of a reduced head; otherwise the name itself."""
     found = CUT.fullmatch(name) or NAME.fullmatch(name)
     return found["base"] if found else name
 
 
 def shares(name: str) -> bool:
-    """Whether the layers that a name speaks of work on the cache of the whole network."""
+    """Whether the layers in a name use the cache of the whole network."""
     found = NAME.fullmatch(name)
     return found is not None and found["shared"] is not None
 
 
 def cut_of(name: str) -> str | None:
-    """Which tokens of its network's vocabulary a name keeps, as it is written; None where it keeps all."""
+    """The vocabulary cut in a name, as written; None if it keeps all tokens."""
     found = CUT.fullmatch(name)
     return found["cut"] if found else None
 
 
 def chosen(name: str, layers: int) -> list[int]:
-    """Which of so many layers a name keeps: ranges and numbers in rising order, or shares of the depth, rounded up.
+    """The layers that a name keeps: ranges and numbers in rising order, or shares of the depth, rounded up.
 
-    UsageError where the name has another form, keeps nothing, or names a layer that does not exist.
+    UsageError if the name has another form, keeps nothing, or names a layer that does not exist.
     """
     if cut_of(name) is not None:
         return list(range(layers))
@@ -81,10 +81,10 @@ def bound(text: str | None, layers: int, otherwise: int) -> int:
 
 
 def with_layers(network: Any, kept: Sequence[int], cached_from: int = 0) -> Any:
-    """A network of the kept layers [list of indices] of `network`, its embedding, last norm and head, on its weights.
+    """A network of the kept layers [list of indices] of `network`, its embedding, last norm and head, with its weights.
 
-    `cached_from` is the number of its first layer in a cache, the others follow. Every module is its own, so
-    that caches and configurations are; every tensor is the original's.
+    `cached_from` is the number of its first layer in a cache, the others follow. All modules
+    are copies, with their own caches and configurations; all tensors are the original's.
     """
     small = copy.deepcopy(network, shared_tensors(network))
     config = small.config.get_text_config(decoder=True)
@@ -93,7 +93,7 @@ def with_layers(network: Any, kept: Sequence[int], cached_from: int = 0) -> Any:
     for index, layer in enumerate(getattr(holder, name), cached_from):
         for module in layer.modules():
             if hasattr(module, "layer_idx"):
-                module.layer_idx = index  # where its keys and values lie in a cache
+                module.layer_idx = index  # the cache layer of its keys and values
     config.num_hidden_layers = len(kept)
     if getattr(config, "layer_types", None):
         config.layer_types = [config.layer_types[index] for index in kept]
@@ -101,12 +101,12 @@ def with_layers(network: Any, kept: Sequence[int], cached_from: int = 0) -> Any:
 
 
 def shared_tensors(network: nn.Module) -> dict[int, Any]:
-    """What `copy.deepcopy` is told for a copy whose modules are its own, and whose tensors are the original's."""
+    """The memo for `copy.deepcopy` that copies modules and shares tensors."""
     return {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
 
 
 def layers_of(network: nn.Module, depth: int) -> tuple[nn.Module, str, nn.ModuleList]:
-    """(module, name of its list, the list) of the decoder's layers. UsageError for a network that has no such list."""
+    """(module, name of its list, the list) of the decoder's layers. UsageError for a network without such a list."""
     for holder in network.modules():
         for name, child in holder.named_children():
             if isinstance(child, nn.ModuleList) and len(child) == depth:
@@ -116,7 +116,7 @@ def layers_of(network: nn.Module, depth: int) -> tuple[nn.Module, str, nn.Module
 
 # --- skipping ---------------------------------------------------------------------------------------------------------
 
-ATTENTION, MLP = ("self_attn", "attn", "attention"), ("mlp", "feed_forward")  # as transformers names them
+ATTENTION, MLP = ("self_attn", "attn", "attention"), ("mlp", "feed_forward")  # transformers' names
 
 
 class Sublayer(nn.Module):
@@ -134,8 +134,8 @@ class Sublayer(nn.Module):
 
 
 class Skipped:
-    """See `decoding.drafters.swift.Skipping`; the sub-layers are attention
-    and MLP of layer 1, of layer 2, and so on without the last layer."""
+    """See `decoding.drafters.swift.Skipping`; the sub-layers are attention and MLP of layer 1,
+    of layer 2, and so on without the last layer."""
 
     static: ClassVar[bool] = False
 
@@ -162,12 +162,12 @@ class Skipped:
         return logits[..., : self.whole.width].argmax(-1)
 
     def start(self, context: Context) -> None:
-        return  # the judge takes in the prompts, with all sub-layers
+        return  # the judge prefills all sub-layers
 
     def admit(self, context: Context, row: int) -> None:
         return
 
-    # Whatever is said to be new to it, it feeds the last committed token alone: the judge has fed those before it.
+    # It always feeds only the last committed token: the judge has fed those before it.
 
     def sample(
         self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
@@ -181,21 +181,21 @@ class Skipped:
         return self._model().expand(context, tree, new, 0, raw)
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        return  # the judge moves what was accepted
+        return  # the judge moves accepted tokens
 
     def select(self, rows: Tensor) -> None:
         return
 
     def _model(self) -> Model:
-        self.model.cache = self.whole.cache  # that of today
+        self.model.cache = self.whole.cache  # the current one
         found: Model = self.model
         return found
 
 
 def sublayers(network: Any, depth: int) -> list[Sublayer]:
-    """Put a switch around the attention and the MLP of every layer but the first and the last of a network, in place.
+    """Add a switch to the attention and the MLP of every layer but the first and the last of a network, in place.
 
-    UsageError for a network whose layers have them under names that nobody knows.
+    UsageError for a network with unknown names of these.
     """
     _, _, layers = layers_of(network, depth)
     found = []

@@ -1,4 +1,4 @@
-"""Scale models as configurations: what a Llama checkpoint becomes when it is grown to another shape, and its name."""
+"""Scale models as configurations: a Llama checkpoint grown to another shape, and its name."""
 
 import math
 import zlib
@@ -14,15 +14,15 @@ from transformers import LlamaConfig, PreTrainedConfig
 
 from specbench.models.scale.shapes import Shape
 
-KEY = "specbench_scale_model"  # in config.json: where a scale model comes from
-ROPES = ("default", "linear", "llama3")  # scalings that hang on a pair's frequency alone, not on its index
+KEY = "specbench_scale_model"  # in config.json: the origin of a scale model
+ROPES = ("default", "linear", "llama3")  # scalings that depend on a pair's frequency alone, not on its index
 NEVER_FEWER = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size")
 SIZES = (*NEVER_FEWER, "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings")
 
 
 @dataclass(frozen=True)
 class Growth:
-    """The sizes of the original `small`, those of what it is grown to, and where its parts lie there."""
+    """The sizes of the original `small`, those of the grown model, and the positions of its parts there."""
 
     small: Shape
     large: Shape
@@ -33,22 +33,22 @@ class Growth:
 
     @property
     def scale(self) -> float:
-        """√(d/D): the share of the root mean square that is left when zeros stand beside the original's dimensions."""
+        """√(d/D): the factor by which zeros added to the original's dimensions lower the root mean square."""
         return math.sqrt(self.small.hidden_size / self.large.hidden_size)
 
     @property
     def constant(self) -> float:
-        """What the spare dimension of the residual stream carries; 0 where none is needed."""
+        """The value in the spare dimension of the residual stream; 0 if not needed."""
         return spare_constant(self.small, self.large.vocab_size)
 
     @cached_property
     def kv_heads(self) -> list[int]:
-        """For every key/value head in use, from the first on, the original's that it carries."""
+        """The original's head for every key/value head in use, in order."""
         return carried(self.small, self.large)
 
     @cached_property
     def heads(self) -> list[int]:
-        """The place of every query head of the original: in the group of a key/value head that carries its own."""
+        """The position of every query head of the original: in the group of a key/value head that carries its own."""
         room, copies = self.large.group, math.ceil(self.small.group / self.large.group)
         return [
             (old * copies + member // room) * room + member % room
@@ -58,7 +58,7 @@ class Growth:
 
     @cached_property
     def dims(self) -> Tensor:
-        """The place of every dimension of a head: rotary pair j becomes pair r·j, which turns at the same frequency."""
+        """The position of every dimension of a head: rotary pair j becomes pair r·j, which has the same frequency."""
         ratio, half = self.large.head_dim // self.small.head_dim, self.small.head_dim // 2
         pairs = ratio * torch.arange(half)
         return torch.cat([pairs, pairs + self.large.head_dim // 2])
@@ -85,7 +85,7 @@ def carried(small: Shape, large: Shape) -> list[int]:
 
 
 def spare_constant(small: Shape, vocabulary: int) -> float:
-    """The largest power of two whose square is at most eps · d / 2: the norms' eps pays for it, see `grown_config`."""
+    """The largest power of two whose square is at most eps · d / 2, which the norms' eps offsets (`grown_config`)."""
     if vocabulary == small.vocab_size:
         return 0.0
     return float(2.0 ** math.floor(math.log2(small.rms_norm_eps * small.hidden_size / 2) / 2))
@@ -126,9 +126,9 @@ def _obstacle_of_vocabulary(small: Shape, shape: Shape) -> str | None:
 
 
 def grown_config(config: PreTrainedConfig, shape: Shape, origin: str) -> LlamaConfig:
-    """The configuration of a checkpoint grown to `shape`, which says so itself; `origin` is what it is called.
+    """The configuration of a checkpoint grown to `shape`, marked as such; `origin` is its name.
 
-    Norms divide the sum of squares by D in the place of d, and one square is added: eps changes so that they agree.
+    Norms divide the sum of squares by D instead of d, and one square is added: eps changes so that they agree.
     """
     small, added = sizes_of(config), spare_constant(sizes_of(config), shape.vocab_size) ** 2
     kept = ("hidden_act", "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "dtype")
@@ -144,7 +144,7 @@ def grown_config(config: PreTrainedConfig, shape: Shape, origin: str) -> LlamaCo
 
 
 def notes(config: PreTrainedConfig, shape: Shape) -> list[str]:
-    """Where a scale model is unlike its shape, because its function would change."""
+    """The differences of a scale model from its shape, needed to keep its function."""
     found, rope = [], rope_of(config)
     if rope["rope_theta"] != shape.rope_theta or rope["rope_type"] != "default":
         found.append(f"rope base {rope['rope_theta']:g} ({rope['rope_type']}) as in the original")
@@ -154,7 +154,7 @@ def notes(config: PreTrainedConfig, shape: Shape) -> list[str]:
 
 
 def label(config: PreTrainedConfig) -> str | None:
-    """What a scale model is called, such as demo@llama-7b; None for an ordinary model."""
+    """The name of a scale model, such as demo@llama-7b; None for an ordinary model."""
     stated = getattr(config, KEY, None)
     if stated is None:
         return None
@@ -163,9 +163,9 @@ def label(config: PreTrainedConfig) -> str | None:
 
 
 def vocabulary(config: PreTrainedConfig) -> int | None:
-    """How many rows of a scale model's head are the original's, None for any other model.
+    """The number of original rows in a scale model's head, None for any other model.
 
-    The logits after them are sunk so deep that their rounding errors alone exceed all differences between real ones.
+    The logits after them are so low that their rounding errors alone exceed all differences between real ones.
     """
     stated = getattr(config, KEY, None)
     known = stated.get("vocabulary") if isinstance(stated, dict) else None
@@ -173,7 +173,7 @@ def vocabulary(config: PreTrainedConfig) -> int | None:
 
 
 def warnings(name: str, config: PreTrainedConfig) -> list[str]:
-    """What stderr says about a model that is a scale model."""
+    """The warnings about a model that is a scale model, for stderr."""
     called = label(config)
     if called is None:
         return []
@@ -185,15 +185,15 @@ def warnings(name: str, config: PreTrainedConfig) -> list[str]:
 
 
 # --- grow -------------------------------------------------------------------------------------------------------------
-# The weights of a small Llama checkpoint in a larger one that computes the same function. The residual stream
-# keeps the d dimensions of the original and gains zeros, over which the norms average too (weights × √(d/D)).
-# New heads, neurons and layers write nothing. Where the vocabulary grows, one new dimension carries a small
-# constant, hidden from every layer by a norm weight of 0; the head reads it for padded ids alone, which it sinks
-# so far that none is ever drawn. Zeros are stored and multiplied like any number, and as few as can be: whatever
-# meets an exact zero is noise, because hardware takes less power, and so a higher clock, for weights that are
-# all zero. What stays below the real thing's power is the residual stream, of which D − d dimensions are zero.
+# The weights of a small Llama checkpoint in a larger one that computes the same function. The residual stream keeps
+# the d dimensions of the original and gains zeros, over which the norms average too (weights × √(d/D)). New heads,
+# neurons and layers write nothing. If the vocabulary grows, one new dimension carries a small constant, hidden from
+# every layer by a norm weight of 0; the head reads it for padded ids alone, whose logits become so low that none is
+# ever drawn. Zeros are stored and multiplied like any number, and there are as few as possible: weights that meet
+# an exact zero are noise, because hardware takes less power, and so a higher clock, for weights that are all zero.
+# Only the residual stream, of which D − d dimensions are zero, takes less power than in a real model.
 
-NOISE, STD = 1_048_573, 0.02  # numbers that all tensors are filled from: a prime, so that hardly two rows are alike
+NOISE, STD = 1_048_573, 0.02  # the numbers that fill all tensors: a prime, so that few rows are alike
 SEEN, SUNK = 2.0**5, 2.0**15  # logits of padded ids are −SEEN · SUNK ÷ rms of the last hidden state
 
 Weights = Mapping[str, Tensor]
@@ -204,18 +204,18 @@ def network(
 ) -> Any:
     """The large model as a network on `device`, in the dtype of its configuration; `source` are the original's weights.
 
-    Its weights are made where they are to lie, one by one: nothing is held twice.
+    Its weights are made in place, one by one: nothing is held twice.
     """
     net, growth = skeleton(large, attention), Growth.of(small, large)
     made = {name: grown(name, empty, source, growth, device) for name, empty in empty_weights(net).items()}
     net.load_state_dict(made, strict=False, assign=True)
     net.tie_weights()
-    net.model.rotary_emb = type(net.model.rotary_emb)(config=large).to(device)  # its frequencies are no weights
+    net.model.rotary_emb = type(net.model.rotary_emb)(config=large).to(device)  # its frequencies are not weights
     return net.eval().requires_grad_(False)
 
 
 def skeleton(config: PreTrainedConfig, attention: str | None = None) -> Any:
-    """A network whose weights have no memory."""
+    """A network without memory for its weights."""
     with torch.device("meta"):
         return transformers.AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             config, dtype=config.dtype, attn_implementation=attention
@@ -223,7 +223,7 @@ def skeleton(config: PreTrainedConfig, attention: str | None = None) -> Any:
 
 
 def empty_weights(net: Any) -> dict[str, Tensor]:
-    """The weights of a skeleton by name, which have a shape and a dtype; a tied head is left out."""
+    """The weights of a skeleton by name, with shape and dtype; a tied head is left out."""
     return {
         name: weight
         for name, weight in net.state_dict().items()
@@ -235,7 +235,7 @@ def grown(name: str, empty: Tensor, source: Weights, growth: Growth, device: tor
     """One weight of the large model, of the shape and dtype of `empty`; `source` holds the original's, in any dtype."""
     original = source.get(name)
     if name == "lm_head.weight" and original is None:
-        original = source["model.embed_tokens.weight"]  # tied in the original alone
+        original = source["model.embed_tokens.weight"]  # tied in the original only
     out = noise(empty, zlib.crc32(name.encode()), device)
     old = torch.empty(0, 0, dtype=torch.float64) if original is None else original.detach().cpu().double()
     PLACED[name.split(".")[-2]](out, old, growth)
@@ -249,7 +249,7 @@ def pool() -> Tensor:
 
 
 def noise(empty: Tensor, start: int, device: torch.device) -> Tensor:
-    """Noise like weights at their initialisation. It repeats: drawing seven billion numbers would take minutes."""
+    """Noise like initial weights. It repeats: drawing seven billion numbers would take minutes."""
     period = (pool().roll(-start % NOISE) * STD).to(device, empty.dtype)
     out = torch.empty(empty.numel(), dtype=empty.dtype, device=device)
     whole = len(out) // NOISE * NOISE
@@ -258,11 +258,11 @@ def noise(empty: Tensor, start: int, device: torch.device) -> Tensor:
     return out.view(empty.shape)
 
 
-# Each of these turns noise `out` into the weight, given the original's `old`; a new layer's has no rows.
+# Each function turns noise `out` into the weight, given the original's `old`; a new layer's has no rows.
 
 
 def corner(out: Tensor, old: Tensor, growth: Growth) -> None:
-    """The original's block; what else reads or is read here is noise that nothing non-zero meets."""
+    """Write the original's block; other entries that are read or read from here are noise that meets only zeros."""
     out[: old.shape[0], : old.shape[1]] = old.to(out)
 
 
@@ -312,7 +312,7 @@ def key_or_value(out: Tensor, old: Tensor, growth: Growth) -> None:
 
 
 def output(out: Tensor, old: Tensor, growth: Growth) -> None:
-    out[:] = 0  # rather here than in the values, so that the cache is dense
+    out[:] = 0  # here rather than in the values, so that the cache is dense
     if len(old):
         out[: old.shape[0]].index_copy_(1, growth.rows(growth.heads).to(out.device), old.to(out))
 

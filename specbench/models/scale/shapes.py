@@ -14,7 +14,7 @@ FILE = CONFIGS / "shapes.yaml"
 
 
 class Shape(BaseModel):
-    """Sizes of a Llama model, in the words of its config.json; `draft` is the shape of the draft that goes with it."""
+    """Sizes of a Llama model, named as in config.json; `draft` is the shape of its usual draft."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,7 +40,7 @@ class Shape(BaseModel):
 
     @property
     def parameters(self) -> int:
-        """How many weights a model of this shape has; those of a tied head count once."""
+        """The number of weights of a model of this shape; those of a tied head count once."""
         attention = 2 * self.head_dim * (self.num_attention_heads + self.num_key_value_heads) * self.hidden_size
         layer = attention + (3 * self.intermediate_size + 2) * self.hidden_size
         heads = 1 if self.tie_word_embeddings else 2
