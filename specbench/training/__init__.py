@@ -1,1 +1,1 @@
-"""Training: what learns. It may use models, decoding and data; jobs use it, and nothing below imports it."""
+"""Training: everything that learns. It may use models, decoding and data; only jobs use it."""

@@ -1,6 +1,6 @@
-"""The token cache: examples as Arrow files that `datasets` maps into memory, and a manifest that says what made them.
+"""The token cache: examples as memory-mapped Arrow files of `datasets`, and a manifest with their origin.
 
-A file is on disk as a whole before the manifest names it. Nothing is held in memory but a few bytes per example.
+A file is completely on disk before the manifest names it. Only a few bytes per example are held in memory.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from specbench.wording import clean, clean_path, first_line
 FILE, LOCK = "manifest.json", ".lock"
 VERSION = 2
 LARGEST = 64 << 20  # bytes of a manifest
-SIZE = 1 << 20  # tokens of a file: 4 MB
-TOGETHER = 1024  # rows that are counted at once
+SIZE = 1 << 20  # tokens per file: 4 MB
+TOGETHER = 1024  # rows counted at once
 HELD_OUT = np.uint64(int(0.05 * 2**64))  # prompts with a key below this are held out: about 5 %
 REMEDY = "delete this folder to make it anew, or give another one"
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -36,11 +36,11 @@ OF_TEXT = {"kind", "tokenizer_sha256", "vocabulary", "chat_template_sha256", "pr
 
 
 class Origin(BaseModel):
-    """Everything that decides which tokens a cache holds. A field with a title tells caches apart, in this order.
+    """All settings that determine the tokens of a cache. A field with a title distinguishes caches, in this order.
 
-    Of a cache of text only the fields in OF_TEXT do. target, revision, weights, dtype: as a backend describes
-    them. chat_template_sha256: empty for plain text. length: tokens of a window of text. data: the sources by
-    name. together: answers that are decoded in one call; a cache that is continued keeps its value.
+    For a cache of text only the fields in OF_TEXT do. target, revision, weights, dtype: as a backend
+    describes them. chat_template_sha256: empty for plain text. length: tokens of a window of text.
+    data: the sources by name. together: answers decoded in one call; a continued cache keeps its value.
     """
 
     model_config = STRICT
@@ -69,7 +69,7 @@ class Origin(BaseModel):
 
 
 class Shard(BaseModel):
-    """A file of a cache: its rows, their tokens, and how many parts of the source are on disk with it."""
+    """A file of a cache: its rows, their tokens, and the number of the source's parts on disk up to it."""
 
     model_config = STRICT
 
@@ -81,7 +81,7 @@ class Shard(BaseModel):
 
 
 class Manifest(BaseModel):
-    """A token cache: its origin, its files, and whether everything has been written. left_out: rows by reason."""
+    """A token cache: its origin, its files, and whether it is complete. left_out: rows by reason."""
 
     model_config = STRICT
 
@@ -97,7 +97,7 @@ class Manifest(BaseModel):
 
     @property
     def parts(self) -> int:
-        """How many parts of the source are on disk."""
+        """The number of the source's parts on disk."""
         return self.shards[-1].parts if self.shards else 0
 
     @property
@@ -107,7 +107,7 @@ class Manifest(BaseModel):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a cache. UsageError, in one line, for none and for one that makes no sense."""
+    """The manifest of a cache. UsageError, in one line, if missing or invalid."""
     shown = clean_path(folder / FILE)
     try:
         manifest = Manifest.model_validate_json(read_whole(folder / FILE, LARGEST))
@@ -125,7 +125,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def refuse_other(folder: Path, held: Origin, wanted: Origin) -> None:
-    """UsageError for a cache of another origin: the first difference, there and here."""
+    """UsageError for a cache of another origin, with the first difference."""
     for name, about in Origin.model_fields.items():
         theirs, ours = getattr(held, name), getattr(wanted, name)
         if theirs != ours and about.title and (wanted.kind == "answers" or name in OF_TEXT):
@@ -136,7 +136,7 @@ def refuse_other(folder: Path, held: Origin, wanted: Origin) -> None:
 
 
 def shown_value(value: object) -> str:
-    """A value of an origin in a message; of a digest the first digits."""
+    """A value of an origin in a message; the first digits of a digest."""
     if value is None or value == "":
         return "none"
     text = str(value)
@@ -148,10 +148,10 @@ def shown_value(value: object) -> str:
 
 @dataclass(frozen=True)
 class Example:
-    """Token ids; a draft learns ids[start:]: an answer, or of plain text everything but the first token.
+    """Token ids; a draft learns ids[start:]: an answer, or for plain text everything but the first token.
 
-    prompt: the name of its prompt or document; examples with one name are
-    held out together. number: its row in its cache; None outside of a cache.
+    prompt: the name of its prompt or document; examples with one name are held out together.
+    number: its row in its cache; None outside of a cache.
     """
 
     ids: Sequence[int]
@@ -182,7 +182,7 @@ def damaged(folder: Path, reason: str) -> UsageError:
 def mapped(folder: Path, manifest: Manifest) -> Any:
     """All rows as a memory-mapped `datasets.Dataset`.
 
-    UsageError for a file that is missing, cut or changed, and for one that makes no sense in spite of its digest.
+    UsageError for a file that is missing, truncated or changed, and for one that is invalid despite its digest.
     """
     from datasets import Dataset, concatenate_datasets
 
@@ -195,7 +195,7 @@ def mapped(folder: Path, manifest: Manifest) -> Any:
             part.data.validate(full=True)
         except UsageError:
             raise
-        except Exception as error:  # whatever forged metadata lead to
+        except Exception as error:  # forged metadata raise arbitrary errors
             reason = getattr(error, "strerror", None) or first_line(error)
             raise damaged(folder, f"{shard.file}: {reason}") from error
         if part.features != features() or len(part) != shard.rows:
@@ -207,7 +207,7 @@ def mapped(folder: Path, manifest: Manifest) -> Any:
 
 
 def is_sound(table: Any, vocabulary: int) -> bool:
-    """Whether every example has something to learn, and only ids of the vocabulary."""
+    """Whether every example has tokens to learn, and only ids of the vocabulary."""
     import pyarrow.compute as pc
 
     starts, ids = table.column("start"), pc.list_flatten(table.column("ids"))
@@ -222,10 +222,10 @@ def is_sound(table: Any, vocabulary: int) -> bool:
 
 
 def held_out(prompts: Iterable[str], categories: Iterable[str]) -> NDArray[np.bool_]:
-    """[n] which of n examples are held out: about 5 % of the prompts, of every category that has several at least one.
+    """[n] mask of the held-out examples: about 5 % of the prompts, at least one of every category that has several.
 
     The names of the prompts decide, so it is the same on every machine, and the turns of a conversation
-    and the samples of a prompt are on one side. Of every category at least one prompt is learned.
+    and the samples of a prompt are on one side. At least one prompt of every category is learned.
     """
     digests = (hashlib.sha256(name.encode(errors="surrogatepass")).digest() for name in prompts)
     keys = np.fromiter((int.from_bytes(digest[:8]) for digest in digests), dtype=np.uint64)
@@ -240,7 +240,7 @@ def held_out(prompts: Iterable[str], categories: Iterable[str]) -> NDArray[np.bo
 
 
 class Examples(Sequence[Example]):
-    """Some rows of a cache, each read from disk when it is needed."""
+    """Some rows of a cache, each read from disk on demand."""
 
     def __init__(self, data: Any, rows: NDArray[np.int64]) -> None:
         self.data, self.rows = data, rows
@@ -256,7 +256,7 @@ class Examples(Sequence[Example]):
         return np.asarray(list_value_length(self.data.data.column("ids")))[self.rows].astype(np.int64)
 
     def learned(self, prompts: bool) -> NDArray[np.int64]:
-        """[n] how many of them are learned; prompts: whether those of prompts are, too."""
+        """[n] the number of learned tokens; prompts: whether those of prompts are learned, too."""
         if prompts:
             return self.lengths - 1
         return self.lengths - np.asarray(self.data.data.column("start"))[self.rows].astype(np.int64)
@@ -268,7 +268,7 @@ class Examples(Sequence[Example]):
 
 @dataclass(frozen=True)
 class TokenCache:
-    """What a draft learns from: `train` and `held_out`, which together are `every`."""
+    """The training data of a draft: `train` and `held_out`, which together are `every`."""
 
     path: Path
     manifest: Manifest
@@ -278,7 +278,7 @@ class TokenCache:
 
     @classmethod
     def open(cls, path: Path, expected: Origin) -> "TokenCache":
-        """The cache in a folder, with every file and row checked. UsageError, in one line, where that fails."""
+        """The cache in a folder, with every file and row checked. UsageError, in one line, if that fails."""
         manifest = read_manifest(path)
         refuse_other(path, manifest.origin, expected)
         if not manifest.complete:
@@ -298,7 +298,7 @@ class TokenCache:
         return cls(path, manifest, *(Examples(data, some) for some in rows))
 
     def counts(self) -> Tensor:
-        """[V] how often every token is among those that are learned; streamed from disk."""
+        """[V] the count of every token among the learned ones; streamed from disk."""
         wanted, counts = np.isin(self.every.rows, self.train.rows), np.zeros(self.manifest.origin.vocabulary, np.int64)
         row = 0
         for batch in self.every.data.data.table.to_batches(max_chunksize=TOGETHER):
@@ -313,17 +313,17 @@ class TokenCache:
 
 # --- writing ----------------------------------------------------------------------------------------------------------
 
-Parts = Callable[[Manifest], Iterator[Sequence[Example]]]  # of a source, from the first that is not on disk
+Parts = Callable[[Manifest], Iterator[Sequence[Example]]]  # parts of a source, from the first one missing on disk
 
 
 def cached(
     path: Path, origin: Origin, parts: Parts, left_out: Callable[[], Mapping[str, int]] = dict, size: int = SIZE
 ) -> TokenCache:
-    """The cache of an origin: as it is in the folder, or written now; one that was cut off is continued.
+    """The cache of an origin: as it is in the folder, or written now; an interrupted one is continued.
 
-    parts: what is missing. left_out: what they did not use, by reason. size: tokens of a file; 0 for one per
-    part. A killed process loses at most a file. UsageError, in one line, for a folder with something else in it,
-    a cache of another origin, a damaged one, where nothing can be written, and while another process writes.
+    parts: the missing parts. left_out: their unused rows, by reason. size: tokens of a file; 0 for one per
+    part. A killed process loses at most a file. UsageError, in one line, for a folder with other contents,
+    a cache of another origin, a damaged one, an unwritable one, and while another process writes.
     """
     if not (path / FILE).exists() or not read_manifest(path).complete:  # a finished cache is read without a lock
         with locked(path):
@@ -336,7 +336,7 @@ def cached(
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """The folder of a cache, made if it is missing, in which no other process writes meanwhile."""
+    """Lock the folder of a cache, created if missing, against writes by other processes."""
     with writing_to(path):
         path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path / LOCK, timeout=0)
@@ -354,7 +354,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def begun(path: Path, origin: Origin) -> Manifest:
-    """The manifest of a folder in which a cache is begun or continued; one that holds nothing is begun anew."""
+    """The manifest of a folder in which a cache is begun or continued; an empty one is begun again."""
     if (path / FILE).exists() and (manifest := read_manifest(path)).shards:
         refuse_other(path, manifest.origin, origin)
         mapped(path, manifest)
@@ -368,7 +368,7 @@ def begun(path: Path, origin: Origin) -> Manifest:
 
 
 def written(path: Path, manifest: Manifest, parts: Iterator[Sequence[Example]], size: int) -> Manifest:
-    """Write some parts into files, each named by the manifest as soon as it is on disk. Returns the last manifest."""
+    """Write parts into files; the manifest names each as soon as it is on disk. Returns the last manifest."""
     waiting: list[Example] = []
     for number, examples in enumerate(parts, manifest.parts + 1):
         waiting += sound(examples, manifest.origin.vocabulary)
@@ -378,7 +378,7 @@ def written(path: Path, manifest: Manifest, parts: Iterator[Sequence[Example]], 
 
 
 def sound(examples: Sequence[Example], vocabulary: int) -> Sequence[Example]:
-    """UsageError for ids beyond the vocabulary, and examples without text."""
+    """The examples with text; UsageError for ids beyond the vocabulary."""
     for one in examples:
         if not (0 < one.start < len(one.ids) and 0 <= min(one.ids) <= max(one.ids) < vocabulary):
             raise UsageError(
@@ -389,7 +389,7 @@ def sound(examples: Sequence[Example], vocabulary: int) -> Sequence[Example]:
 
 
 def with_shard(path: Path, manifest: Manifest, examples: Sequence[Example], parts: int) -> Manifest:
-    """Write a file, as a whole or not at all."""
+    """Write a file, completely or not at all."""
     from datasets import Dataset
     from datasets.arrow_writer import ArrowWriter
 

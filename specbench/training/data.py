@@ -1,6 +1,6 @@
-"""The sources that `--data` names: data sets by the names of `--dataset`, files and folders of text.
+"""The sources named by `--data`: data sets by their `--dataset` names, files and folders of text.
 
-Files of text are read part by part, never as a whole; what cannot be read is counted with its reason.
+Text files are read part by part, never whole; unreadable ones are counted by reason.
 """
 
 import glob
@@ -43,7 +43,7 @@ NOT_UTF8, UNREADABLE = "not UTF-8 (files, from the first such byte on)", "unread
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Some files in a fixed order, by names that do not depend on where they lie. left_out counts what was not read."""
+    """Files in a fixed order, by names independent of their location. left_out counts unread ones."""
 
     shown: str
     files: tuple[tuple[str, Path], ...]
@@ -51,7 +51,7 @@ class TextFiles:
 
     @cached_property
     def sha256(self) -> str:
-        """Of names and contents; every file is read for it."""
+        """The digest of names and contents; every file is read for it."""
         digest = hashlib.sha256()
         for name, path in self.files:
             digest.update(f"{len(name)}\0{name}\0".encode(errors="surrogatepass"))
@@ -77,11 +77,11 @@ class TextFiles:
 
 
 def text_files(name: str) -> TextFiles:
-    """The files that a path or a pattern stands for; UsageError where there are none."""
+    """The files of a path or a pattern; UsageError if none exist."""
     shown, path = clean(name, 300), Path(os.path.expanduser(name))
     if "\0" in name or not name:
         raise UsageError(f"--data text:{shown} names no file: write text:FILE, text:FOLDER or text:'FOLDER/**/*.md'")
-    folder = os.path.isdir(path)  # which, unlike those of a Path, says no of names that cannot be
+    folder = os.path.isdir(path)  # unlike Path's methods, this returns false for impossible names
     if folder:
         found, root = sorted(below(path)), path
     elif os.path.exists(path):
@@ -97,7 +97,7 @@ def text_files(name: str) -> TextFiles:
 
 
 def below(folder: Path) -> Iterator[Path]:
-    """The files of text in a folder and its folders; nothing hidden, and no link to a folder is followed."""
+    """The text files in a folder and its subfolders, without hidden ones and without following links to folders."""
     for place, folders, files in os.walk(folder):
         folders[:] = [one for one in folders if not one.startswith(".")]
         yield from (Path(place, one) for one in files if is_text(one))
@@ -109,19 +109,19 @@ def is_text(name: str) -> bool:
 
 
 def matching(pattern: Path) -> Iterator[Path]:
-    """The files that a pattern matches; ** stands for any folders."""
+    """The files that match a pattern; ** matches any folders."""
     return (Path(one) for one in glob.iglob(str(pattern), recursive=True) if os.path.isfile(one))
 
 
 def fixed_part(pattern: Path) -> Path:
-    """The folder that all files of a pattern lie in."""
+    """The common folder of all files of a pattern."""
     return next((place for place in pattern.parents if not glob.has_magic(str(place))), Path())
 
 
 def parts_of(path: Path) -> Iterator[str]:
-    """The text of a file in parts that end with a line where there is an end of a line.
+    """The text of a file in parts that end with a line if possible.
 
-    UnicodeDecodeError as soon as it is not UTF-8, OSError or EOFError where it cannot be read.
+    UnicodeDecodeError as soon as it is not UTF-8, OSError or EOFError if it cannot be read.
     """
     with io.TextIOWrapper(io.BufferedReader(unpacked(path, LARGEST)), encoding="utf-8-sig") as file:  # type: ignore[type-var]
         text = file.read(LENGTH)
@@ -137,7 +137,7 @@ def parts_of(path: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Reading:
-    """How data sets become prompts. longest: tokens of a prompt at most; the others as in `load_prompts`."""
+    """The settings for reading prompts. longest: maximum tokens of a prompt; the others as in `load_prompts`."""
 
     encode: Encode
     chat: ChatSettings
@@ -150,9 +150,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Source:
-    """One name of `--data`, read: the prompts of a data set, or the files of text that will be read one by one.
+    """One source of `--data`: the prompts of a data set, or text files to be read one by one.
 
-    label: what its prompts and documents are known by, which does not depend on where a file lies.
+    label: the name of its prompts and documents, independent of a file's location.
     """
 
     name: str
@@ -162,7 +162,7 @@ class Source:
 
     @property
     def sha256(self) -> str:
-        """What it consists of. Files are read for it from end to end."""
+        """The digest of its contents. Files are read completely for it."""
         return self.prompts.sha256 if self.prompts else self.files.sha256 if self.files else ""
 
     def known_as(self, prompt: Prompt) -> str:
@@ -171,7 +171,7 @@ class Source:
 
     @property
     def title(self) -> str:
-        """Its category where it has no others: the name of the data set or file, without what kind of file it is."""
+        """Its default category: the name of the data set or file, without the kind of the file."""
         kind, _, file = self.label.partition(":")
         return file.removesuffix(".gz").removesuffix(f".{kind}") if kind in READERS else self.label
 
@@ -182,7 +182,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Sources:
-    """All of `--data`."""
+    """All sources of `--data`."""
 
     each: tuple[Source, ...]
 
@@ -196,7 +196,7 @@ class Sources:
 
     @property
     def sha256(self) -> str:
-        """What all of them consist of, and in which order; of the answers that data bring along as well."""
+        """The digest of all contents in order, including the answers in the data."""
         digest = hashlib.sha256()
         for source in self.each:
             digest.update(f"{source.label}\0{source.sha256}\0".encode())
@@ -206,18 +206,18 @@ class Sources:
 
     @property
     def template_sha256(self) -> str:
-        """Of the chat template of its prompts; empty where all are plain text."""
+        """The digest of its prompts' chat template; empty if all are plain text."""
         found = sorted({one.applied.sha256 for one in self.sets if one.applied})
         return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest() if found else ""
 
     @property
     def longest(self) -> int:
-        """The most tokens that any prompt has, later turns included."""
+        """The maximum number of tokens of a prompt, later turns included."""
         return max((one.longest for one in self.sets), default=0)
 
     def rows(self, names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-        """The prompts that are known by some names, as rows from which they are read as they are:
-        those that are said in a chat as turns, the others as plain prompts, which are two files."""
+        """The prompts of some names, as rows that can be read again: chat prompts as turns, the
+        others as plain prompts, in two files."""
         found: dict[str, list[dict[str, Any]]] = {}
         for source, prompt in self.asked:
             if source.prompts and source.known_as(prompt) in names:
@@ -229,12 +229,12 @@ class Sources:
 
     @property
     def asked(self) -> Iterator[tuple[Source, Prompt]]:
-        """All prompts, with the source of each."""
+        """All prompts, each with its source."""
         return ((source, prompt) for source in self.each if source.prompts for prompt in source.prompts.prompts)
 
     @property
     def left_out(self) -> Counter[str]:
-        """What could not be used, by reason."""
+        """The unused rows, by reason."""
         found = Counter[str]()
         for source in self.each:
             found.update(source.prompts.rejected if source.prompts else source.files.left_out if source.files else {})
@@ -242,9 +242,9 @@ class Sources:
 
 
 def sources(names: Sequence[str], reading: Reading, *, answered: bool) -> Sources:
-    """What some names stand for; answered: the target is to answer them, so all of them must have prompts.
+    """The sources of some names; answered: the target will answer them, so all of them must have prompts.
 
-    UsageError, in one line, for a name that is not known, a file that is not there, and data without text.
+    UsageError, in one line, for an unknown name, a missing file, and data without text.
     """
     if not names:
         raise UsageError(f"there is nothing to learn from: name some data with --data ({HELP})")
@@ -255,7 +255,7 @@ def sources(names: Sequence[str], reading: Reading, *, answered: bool) -> Source
 
 
 def source(name: str, reading: Reading, answered: bool) -> Source:
-    """What a name stands for."""
+    """The source of a name."""
     if name.startswith(TEXT) and not answered:
         return Source(name, label_of(name), files=text_files(name.removeprefix(TEXT)))
     if name.startswith(TEXT) and os.path.isdir(os.path.expanduser(name.removeprefix(TEXT))):
@@ -269,11 +269,11 @@ def source(name: str, reading: Reading, answered: bool) -> Source:
 
 
 def untokenized(text: str) -> list[int]:
-    """In place of the tokens of a text that is learned: they are made when it is written, and never all in memory."""
+    """Empty ids in place of a text's tokens: these are made when it is written, and never all in memory."""
     return [0]
 
 
 def label_of(name: str) -> str:
-    """The name of a source without the folders that a file lies in."""
+    """The name of a source without a file's folders."""
     kind, colon, path = name.partition(":")
     return clean(f"{kind}{colon}{Path(path).name or path}")

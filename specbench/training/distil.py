@@ -1,6 +1,6 @@
-"""The loop that trains a draft on the rows of its target, and stops when drafts are no longer accepted more often.
+"""The training loop of a draft on its target's rows; it stops when acceptance no longer improves.
 
-And how fast a draft learns on this machine.
+It also measures the training speed on this machine.
 """
 
 import copy
@@ -22,14 +22,14 @@ from specbench.training.learner import Batch, Batches, Learner, newest_checkpoin
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher, continued
 
-TEXT = "cross-entropy"  # the loss that needs no teacher
-Weights = Callable[[Batch, Tensor], Tensor]  # [n] how much each learned token counts, from the teacher's rows [n, V]
+TEXT = "cross-entropy"  # the loss without a teacher
+Weights = Callable[[Batch, Tensor], Tensor]  # [n] weight of each learned token, from the teacher's rows [n, V]
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Where a run is kept: `keep` stores the student whenever it is better than before,
-    with what it is worth; checkpoints go into `folder`, one every so many seconds."""
+    """The storage of a run: `keep` stores the student at every improvement, with its figures;
+    checkpoints go into `folder`, at a fixed interval in seconds."""
 
     folder: Path
     keep: Callable[[Any, "Trained"], None]
@@ -40,14 +40,14 @@ Watch = Callable[[Progress, Recipe], None]
 
 
 class Lesson(Protocol):
-    """What is learned of a batch, and how that is judged."""
+    """The loss of a batch, and the evaluation."""
 
     def loss(self, student: Any, batch: Batch, done: float) -> Tensor:
-        """The loss of a batch at a share of the run, from 0 to 1: a number that can be differentiated."""
+        """The differentiable loss of a batch at a share of the run, from 0 to 1."""
         ...
 
     def figures(self, student: Any) -> tuple[Figures, dict[str, Figures]]:
-        """What a student is worth on held-out text, of all and by category."""
+        """The figures of a student on held-out text, overall and by category."""
         ...
 
 
@@ -66,12 +66,12 @@ def train(
     earlier: Sequence[Any] = (),
     lesson: Lesson | None = None,
 ) -> Trained:
-    """Train `student` in place on the rows of `teacher`; afterwards it has the weights that were accepted most.
+    """Train `student` in place on the rows of `teacher`; afterwards it has the weights with the highest acceptance.
 
-    earlier: drafts that will draft beside it; then it is judged by what is accepted of all of them together.
-    lesson: what is learned and judged, where that is not the rows of a network along text. With `kept` a run
-    that was killed goes on from its newest checkpoint. Raises DivergedError where a loss or gradient is no
-    number, and UsageError where a checkpoint cannot be written or read; what was kept before stays as it is.
+    earlier: drafts used together with it; it is then judged by the acceptance of all together.
+    lesson: the loss and the evaluation, if not those of a network's rows along text. With `kept`
+    a killed run continues from its newest checkpoint. Raises DivergedError for a non-finite loss
+    or gradient, and UsageError if a checkpoint cannot be written or read; earlier results stay.
     """
     run = Run(student, teacher, cache, recipe, kept, watch, weights, earlier, lesson)
     run.restore()
@@ -81,7 +81,7 @@ def train(
 
 
 class Run:
-    """A training run while it goes on."""
+    """A training run in progress."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Run:
         self.best: dict[str, Tensor] = {}
 
     def steps(self) -> Iterator[Progress]:
-        """Step by step to the end, with evaluations and checkpoints between them."""
+        """Run step by step to the end, with evaluations and checkpoints."""
         began, stored = time.monotonic() - self.progress.seconds, time.monotonic()
         if not self.progress.curve:
             self.evaluate()
@@ -123,7 +123,7 @@ class Run:
             yield self.progress
 
     def speed(self, more: Callable[[int], bool]) -> float:
-        """Learned tokens per second over steps: as long as there are to be more than those that are done."""
+        """Learned tokens per second over steps; `more` decides from the number done whether to continue."""
         began, before, steps = time.monotonic(), self.progress.tokens, 0
         while more(steps):
             self.step()
@@ -132,14 +132,14 @@ class Run:
 
     @property
     def ended(self) -> str:
-        """Why the run is at its end; empty while it goes on."""
+        """Why the run has ended; empty while it continues."""
         if self.progress.since >= self.recipe.patience:
             return f"no longer accepted in {self.recipe.patience} evaluations"
         return "all tokens learned" if self.progress.tokens >= self.recipe.tokens else ""
 
     @property
     def due(self) -> float:
-        """After how many tokens the next evaluation comes."""
+        """The number of tokens at which the next evaluation is due."""
         return min(len(self.progress.curve) * self.recipe.tokens / self.recipe.evaluations, self.recipe.tokens)
 
     def step(self) -> None:
@@ -151,7 +151,7 @@ class Run:
         self.progress.learned(mean, self.learner.total(sum(batch.tokens for batch in passes)))
 
     def loss(self, student: Any, batch: Batch, done: float) -> Tensor:
-        """That of the rows of a network along text."""
+        """The loss of a network's rows along text."""
         name = self.recipe.loss(done)
         loss = ForwardKL() if name == TEXT else divergence(name, self.recipe.beta)
         p = self.rows(batch, name)
@@ -162,23 +162,23 @@ class Run:
         return (rows * weights).sum() / weights.sum().clamp_min(1e-9)
 
     def pass_of(self, number: int) -> Batch:
-        """The batch of a pass, in the text that the recipe asks for."""
+        """The batch of a pass, in the text chosen by the recipe."""
         batch = self.batches(number)
         own = self.recipe.samples == "student" or (self.recipe.samples == "mixed" and number % 2 == 1)
         batch = continued(batch, self.learner.student, self.recipe, self.teacher.width, number) if own else batch
         return batch.to(self.teacher.device)
 
     def rows(self, batch: Batch, loss: str) -> Tensor:
-        """[n, V] what is learned: the teacher's distributions, or the text itself."""
+        """[n, V] the targets of learning: the teacher's distributions, or the text itself."""
         return text_rows(batch, self.teacher.width) if loss == TEXT else self.teacher.rows(batch, self.law)
 
     @property
     def law(self) -> Sampling:
-        """The teacher's distribution that is learned."""
+        """The teacher's sampling for learning."""
         return Sampling(self.recipe.temperature or 1.0)
 
     def evaluate(self) -> None:
-        """A point on the curve; the best weights are kept."""
+        """Add a point to the curve; keep the best weights."""
         student, progress = self.learner.student.eval(), self.progress
         figures, by_category = processes.agreed(self.judge.figures(student))
         better = not progress.curve or figures.accepted > progress.best
@@ -205,14 +205,14 @@ class Run:
         self.learner.save(self.kept.folder, self.progress.step, stored, self.best)
 
     def restore(self) -> None:
-        """Go on from the newest checkpoint, where there is one."""
+        """Continue from the newest checkpoint, if any."""
         if self.kept is None or (path := newest_checkpoint(self.kept.folder)) is None:
             return
         self.progress, self.result, self.best = self.learner.load(path, read_back)
 
 
 def read_back(stored: dict[str, Any], best: dict[str, Tensor]) -> tuple[Progress, Trained, dict[str, Tensor]]:
-    """How far a run was, what its best weights are worth, and these."""
+    """The progress of a run, the figures of its best weights, and these weights."""
     found = stored.pop("result")
     progress = Progress.read(stored)
     categories = {name: Figures(**one) for name, one in found["by_category"].items()}
@@ -221,10 +221,9 @@ def read_back(stored: dict[str, Any], best: dict[str, Tensor]) -> tuple[Progress
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a draft learns on this machine: tokens per second, and seconds of an evaluation.
+    """The training speed of a draft on this machine: tokens per second, and seconds of an evaluation.
 
-    again: tokens per second from the second time on that the text is learned, of
-    which there is as much as `text` says: the teacher's states are kept then.
+    again: tokens per second from the second epoch on, over `text` tokens: the teacher's states are then stored.
     """
 
     speed: float
@@ -233,7 +232,7 @@ class Pace:
     text: int
 
     def tokens(self, seconds: float, evaluations: int) -> int:
-        """How many tokens are learned in so many seconds, to two digits, at least one."""
+        """The number of tokens learned in this many seconds, to two digits, at least one."""
         left = max(seconds - (evaluations + 1) * self.evaluation, 0.0)
         once = min(left, self.text / self.speed)
         learned = self.speed * once + self.again * (left - once)
@@ -248,9 +247,9 @@ def pace(
     lesson: Lesson | None = None,
     least: float = 8.0,
 ) -> Pace:
-    """Learn for `least` seconds with a copy of the student that is then forgotten.
+    """Train a copy of the student for `least` seconds, then discard it.
 
-    The teacher keeps nothing at first, whatever is on disk: an earlier run may have left the first states and no more.
+    The teacher stores nothing at first, whatever is on disk: an earlier run may have left only the first states.
     """
     run = Run(copy.deepcopy(student), replace(teacher, states=None), cache, recipe, None, silent, lesson=lesson)
     run.step()  # first calls allocate
@@ -262,7 +261,7 @@ def pace(
     again = speed
     if teacher.states is not None:
         run.teacher, steps = teacher, run.progress.step - first
-        for _ in range(2):  # the first time keeps the states, or finds them
+        for _ in range(2):  # the first time stores the states, or finds them
             run.progress.step = first
             again = run.speed(lambda done: done < steps)
     return Pace(speed, evaluated - began, again, int(cache.train.learned(recipe.prompts).sum()))

@@ -1,6 +1,5 @@
-"""What a draft is worth on text that it has not learned, in all and by category:
-α, tokens per round, the learning curve, and the model card that says so.
-"""
+"""The evaluation of a draft on held-out text, overall and by category: α, tokens per round, the
+learning curve, and the model card with them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +20,8 @@ from specbench.wording import literal, verbatim
 
 @dataclass(frozen=True)
 class Figures:
-    """alpha: mean Σ min(p, q) at the decoding temperature; accepted:
-    tokens per round at lookahead K; tokens: how many both are means over."""
+    """alpha: mean Σ min(p, q) at the decoding temperature; accepted: tokens per round at
+    lookahead K; tokens: the number over which both are averaged."""
 
     alpha: float
     accepted: float
@@ -31,7 +30,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Along:
-    """One sequence of n tokens: at each the overlap Σ min(p, q), and the chance that the token itself is accepted."""
+    """One sequence of n tokens: at each the overlap Σ min(p, q), and the chance that the token is accepted."""
 
     category: str
     overlap: Tensor
@@ -39,7 +38,7 @@ class Along:
 
 
 class OfCategory(Protocol):
-    """Something that was measured on text of a category."""
+    """A measurement on text of a category."""
 
     @property
     def category(self) -> str: ...
@@ -51,18 +50,18 @@ Some = TypeVar("Some", bound=OfCategory)
 def in_all_and_by_category(
     found: Sequence[Some], mean: Callable[[Sequence[Some]], Figures]
 ) -> tuple[Figures, dict[str, Figures]]:
-    """The mean of what was found, and of each category of it, by the name of the category."""
+    """The mean of all results, and of each category by name."""
     names = sorted({one.category for one in found})
     categories = {name: [one for one in found if one.category == name] for name in names}
     return mean(found), {name: mean(some) for name, some in categories.items()}
 
 
 class Judge:
-    """How drafts of one teacher are judged, on the same held-out text every time.
+    """The evaluation of one teacher's drafts, always on the same held-out text.
 
-    sampled: whether the text is the teacher's own at the temperature of the recipe. earlier:
-    drafts beside the one that is judged; then a token counts that any of them likes best, at
-    every temperature. Of a greedy teacher its tokens are kept, so that it reads the text once.
+    sampled: whether the text is the teacher's own at the temperature of the recipe. earlier: drafts
+    used together with the judged one; then a token counts if it is the likeliest of any of them, at
+    every temperature. The tokens of a greedy teacher are kept, so that it reads the text once.
     """
 
     def __init__(
@@ -82,12 +81,12 @@ class Judge:
         self.covered: list[Tensor] = []
 
     def figures(self, student: Any) -> tuple[Figures, dict[str, Figures]]:
-        """Of all text, and by category."""
+        """The figures over all text, and by category."""
         return in_all_and_by_category(self.sequences(student), self.mean)
 
     @torch.no_grad()
     def sequences(self, student: Any) -> list[Along]:
-        """Of every sequence, always in the same order."""
+        """The results for every sequence, always in the same order."""
         chances = self.greedy if self.law.certain else self.drawn
         both = zip(self.batches, *chances(student), strict=True)
         return [one for batch, shared, chance in both for one in along(batch, shared, chance)]
@@ -106,7 +105,7 @@ class Judge:
     def drawn(self, student: Any) -> tuple[list[Tensor], list[Tensor]]:
         """The overlap of both distributions and the chance min(1, q ÷ p) of every token: [n] of every batch.
 
-        Of text that the teacher has not drawn, the overlap is the chance.
+        For text that the teacher has not drawn, the chance is the overlap.
         """
         shared, chances = [], []
         for batch in self.batches:
@@ -118,7 +117,7 @@ class Judge:
         return shared, chances
 
     def mean(self, found: Sequence[Along]) -> Figures:
-        """Pooled over tokens."""
+        """The figures pooled over tokens."""
         shared = torch.cat([one.overlap for one in found])
         return Figures(
             float(shared.mean()), tokens_per_round([one.chance for one in found], self.recipe.k), len(shared)
@@ -136,7 +135,7 @@ def tokens_per_round(chances: Iterable[Tensor], k: int) -> float:
     """Expected tokens of a round with lookahead K: 1 + Σ_j P(the first j drafts are accepted).
 
     Along text x of the teacher, E Π_{i ≤ j} min(1, qᵢ(xᵢ) ÷ pᵢ(xᵢ)) is that probability, because Σ_x
-    Π min(p, q) = Σ_x Π p · Π min(1, q ÷ p); the mean is over all places with j tokens after them.
+    Π min(p, q) = Σ_x Π p · Π min(1, q ÷ p); the mean is over all positions with j tokens after them.
     """
     chances = [one for one in chances if len(one)]
     expected = 1.0
@@ -147,7 +146,7 @@ def tokens_per_round(chances: Iterable[Tensor], k: int) -> float:
 
 
 def sampled(cache: TokenCache, recipe: Recipe) -> bool:
-    """Whether the text of a cache is the teacher's own, drawn from the distributions that drafts are judged by."""
+    """Whether the text of a cache is the teacher's own, drawn from the distributions used in the evaluation."""
     origin = cache.manifest.origin
     plain = origin.top_k is origin.top_p is origin.min_p is origin.eta is None
     return origin.kind == "answers" and plain and origin.temperature == recipe.temperature
@@ -161,7 +160,7 @@ def by_length(examples: Sequence[Example], rows: int) -> Iterator[Sequence[Examp
 
 
 def chosen(examples: Sequence[Example], most: int) -> list[Example]:
-    """At most so many examples: evenly over the categories, the same ones every time."""
+    """At most `most` examples: evenly over the categories, always the same ones."""
     categories: dict[str, list[int]] = {}
     for number in range(len(examples)):
         categories.setdefault(examples[number].category, []).append(number)
@@ -172,7 +171,7 @@ def chosen(examples: Sequence[Example], most: int) -> list[Example]:
 
 @dataclass(frozen=True)
 class Point:
-    """A place on the learning curve: tokens learned so far, the loss since the last point, and what is held out."""
+    """A point on the learning curve: tokens learned so far, the loss since the last point, and the held-out figures."""
 
     tokens: int
     seconds: float
@@ -188,9 +187,8 @@ class Point:
 
 @dataclass
 class Progress:
-    """How far a run is. `loss` is the mean of the steps since the last evaluation,
-    which are `passed`; `since` counts the evaluations after the best one since the
-    first step; `seconds` are those of all processes that went on with it."""
+    """The progress of a run. `loss` is the mean over the `passed` steps since the last evaluation; `since` counts the
+    evaluations after the best one since the first step; `seconds` are those of all processes that continued it."""
 
     step: int = 0
     tokens: int = 0
@@ -205,13 +203,13 @@ class Progress:
         return max((point.accepted for point in self.curve), default=0.0)
 
     def learned(self, loss: float, tokens: int) -> None:
-        """Note a step."""
+        """Record a step."""
         self.loss = ((self.loss or 0.0) * self.passed + loss) / (self.passed + 1)
         self.step, self.tokens, self.passed = self.step + 1, self.tokens + tokens, self.passed + 1
 
     def add(self, figures: Figures, by_category: Mapping[str, Figures]) -> None:
-        """Note an evaluation. The one before any step does not count: what was trained
-        before loses at first, while the rate is high, and gains when it falls."""
+        """Record an evaluation. The one before any step does not count: a pretrained draft
+        loses at first, while the rate is high, and gains when it falls."""
         learned = [point.accepted for point in self.curve if point.tokens]
         better = not learned or figures.accepted > max(learned)
         self.since = 0 if better else self.since + 1
@@ -225,7 +223,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of a run: its best figures on held-out text, by category too, its curve, and why it ended."""
+    """The result of a run: its best figures on held-out text, also by category, its curve, and why it ended."""
 
     figures: Figures
     by_category: Mapping[str, Figures]
@@ -235,10 +233,10 @@ class Trained:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a draft comes from, in words: of its teacher the name and source, its starting point and shape, its data.
+    """The origin of a draft, in words: its teacher's name and source, its starting point and shape, its data.
 
-    licence: what the card says of it, as an identifier of the hub where it is known;
-    command: makes it again. what: the kind of draft; alpha: over what α is the mean.
+    licence: the card's licence, as an identifier of the hub if known; command: reproduces it.
+    what: the kind of draft; alpha: what α is averaged over.
     """
 
     target: str
@@ -302,7 +300,7 @@ Settings: {settings}
 def model_card(
     origin: Provenance, recipe: Recipe, figures: Figures, categories: Mapping[str, Figures], curve: Sequence[Point]
 ) -> str:
-    """The card as Markdown with the front matter that the hub reads."""
+    """The card as Markdown with the front matter for the hub."""
     return CARD.format(
         licence=origin.licence,
         base=origin.target,
@@ -326,14 +324,14 @@ def model_card(
 
 
 def figures_table(figures: Figures, categories: Mapping[str, Figures]) -> str:
-    """Figures by category, and of all."""
+    """Figures by category, and overall."""
     rows = [*categories.items(), ("all", figures)] if len(categories) > 1 else [("all", figures)]
     lines = [f"| {literal(name)} | {one.tokens:,} | {one.alpha:.3f} | {one.accepted:.2f} |" for name, one in rows]
     return "\n".join(["| category | tokens | α | tokens per round |", "|---|---|---|---|", *lines])
 
 
 def curve_rows(curve: Sequence[Point]) -> Iterator[dict[str, Any]]:
-    """The learning curve as records: of every evaluation one for all text, and one for each category."""
+    """The learning curve as records: for every evaluation one over all text, and one per category."""
     for point in curve:
         common = {"tokens_learned": point.tokens, "seconds": point.seconds, "loss": point.loss}
         total = Figures(point.alpha, point.accepted, sum(one.tokens for one in point.by_category.values()))
@@ -343,7 +341,7 @@ def curve_rows(curve: Sequence[Point]) -> Iterator[dict[str, Any]]:
 
 
 def curve_table(curve: Sequence[Point]) -> str:
-    """The evaluations of a run."""
+    """The evaluations of a run as a table."""
     lines = [
         f"| {point.tokens:,} | {'' if point.loss is None else f'{point.loss:.3f}'} | {point.alpha:.3f} | "
         f"{point.accepted:.2f} |"

@@ -1,7 +1,6 @@
-"""What a head learns of a batch, how it drafts while it learns, and what it is worth on held-out text.
+"""The training of a head on a batch, its drafts during training, and its evaluation on held-out text.
 
-It reads the hidden rows that the frozen target leaves on the way, and learns
-the distributions that the target has there, on the tokens that it knows.
+It reads the hidden states of the frozen target, and learns the target's distributions there, on its known tokens.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,30 +27,30 @@ from specbench.training.teacher import Teacher, headed
 
 
 class Student(Protocol):
-    """A torch module around what drafts."""
+    """A torch module around the drafting network."""
 
     def __call__(self, features: Tensor, ids: Tensor, places: Tensor, steps: int) -> Sequence[Tensor]:
-        """features [B, T, A·H] of places 0 to T − 1, ids [B, T] the tokens after them, places [B, T] which are learned.
+        """features [B, T, A·H] of positions 0 to T − 1, ids [B, T] the tokens after them, places [B, T] those learned.
 
-        For each k of `steps` logits [n, V'] of the places that are learned and have k before them, row by row.
+        For each k of `steps` logits [n, V'] of the learned positions that have k before them, row by row.
         """
         ...
 
 
 class Unrolled(nn.Module):
-    """An EAGLE-3 head or an MTP module that goes on from its own states
-    (training-time test: Li et al. 2025, arXiv 2503.01840, §3.2).
+    """An EAGLE-3 head or an MTP module that continues from its own states (training-time test:
+    Li et al. 2025, arXiv 2503.01840, §3.2).
 
-    Pass k feeds, at place t, what pass k − 1 gave out at place t − 1. It sees what it will see when it
-    drafts: the true pairs up to place t − k, and of every pass between the one pair of its own chain.
+    At position t, pass k feeds the output of pass k − 1 at position t − 1. It attends to the same keys as in
+    drafting: the true pairs up to position t − k, and in every pass between the one pair of its own chain.
     """
 
     def __init__(self, head: Any) -> None:
         super().__init__()
         self.head, head.dtype = head, torch.float32
-        self.eager = head.config._attn_implementation == "eager"  # layers may know no other
+        self.eager = head.config._attn_implementation == "eager"  # layers may support no other
         if not self.eager:
-            head.config._attn_implementation = "sdpa"  # that of the target may take no masks of several passes
+            head.config._attn_implementation = "sdpa"  # the target's may not support masks of several passes
 
     @property
     def config(self) -> Any:
@@ -71,7 +70,7 @@ class Unrolled(nn.Module):
 
 
 class Beside(nn.Module):
-    """Medusa heads: draft k is that of head k at the place k before."""
+    """Medusa heads: draft k is that of head k at the position k before."""
 
     def __init__(self, head: Any) -> None:
         super().__init__()
@@ -87,11 +86,11 @@ class Beside(nn.Module):
 
 
 class Masked(nn.Module):
-    """A network that goes on through masks (PARD: An et al. 2025, arXiv 2504.18583, §3.2), instead of its features.
+    """A network that continues through masks (PARD: An et al. 2025, arXiv 2504.18583, §3.2), instead of its features.
 
-    Draft k of a round is the row of its k-th mask, which sees the text up to where the round began and the masks before
-    it. The passes are those of `Unrolled`, so that every place is learned at every depth and no mask is dropped.
-    `features` [B, T, 1] are the tokens of the places themselves.
+    Draft k of a round is the row of its k-th mask, which attends to the text up to the round's beginning
+    and the masks before it. The passes are those of `Unrolled`, so that every position is learned at
+    every depth and no mask is dropped. `features` [B, T, 1] are the tokens of the positions themselves.
     """
 
     def __init__(self, network: Any, mask: int) -> None:
@@ -120,18 +119,18 @@ class Masked(nn.Module):
 
 
 def later(states: Tensor, step: int) -> Tensor:
-    """[B, T, W] at every place what was `step` places before it; zeros where there is none."""
+    """[B, T, W] the states shifted by `step` positions; zeros where missing."""
     return F.pad(states, (0, 0, step, 0))[:, : states.shape[1]]
 
 
 def reached(places: Tensor, step: int) -> Tensor:
-    """Of places [B, T] those before which a round can have begun that is at its draft `step`, from 0."""
+    """Those of places [B, T] that can be draft number `step`, from 0, of a round."""
     return places & (torch.arange(places.shape[1], device=places.device) >= step)
 
 
 def chains(length: int, step: int, device: torch.device) -> Tensor:
-    """[1, 1, T, (step + 1)·T] what the queries of pass `step` see of the keys of all passes so far: of
-    true pairs those up to the one that their round began at, of pass j the pair that is its j-th draft."""
+    """[1, 1, T, (step + 1)·T] the mask of the queries of pass `step` over the keys of all passes so far:
+    of true pairs those up to the beginning of their round, of pass j the pair that is its j-th draft."""
     query = torch.arange(length, device=device).unsqueeze(1)
     key = torch.arange(length, device=device)
     true = key <= query - step
@@ -139,14 +138,14 @@ def chains(length: int, step: int, device: torch.device) -> Tensor:
     return torch.cat([true, *drafted], 1)[None, None]
 
 
-WEIGHT = 0.8  # of a draft beside the one before it (Medusa, §3.1; EAGLE-3's own code)
+WEIGHT = 0.8  # of a draft relative to the one before it (Medusa, §3.1; EAGLE-3's own code)
 TEXT = "cross-entropy"
 
 
 @dataclass(frozen=True)
 class Read:
-    """A batch as a target has read it: what a `Student` is given, and of the n places
-    that are learned the target's last hidden states [n, H] and the tokens [n]."""
+    """A batch as read by a target: the input of a `Student`, and for the n learned positions
+    the target's last hidden states [n, H] and the tokens [n]."""
 
     features: Tensor
     ids: Tensor
@@ -156,14 +155,14 @@ class Read:
 
     @property
     def at(self) -> Tensor:
-        """[n] how many places are before each of those that are learned."""
+        """[n] the number of positions before each of the learned ones."""
         return self.places.nonzero()[:, 1]
 
 
 @dataclass(frozen=True)
 class Along:
-    """One sequence of T places, of which some are `learned` [T]: at each the overlap [T] of the
-    first draft, and the chance [K, T] that draft k is accepted there if all before it were."""
+    """One sequence of T positions, some of them `learned` [T]: at each the overlap [T] of the first
+    draft, and the probability [K, T] that draft k is accepted there if all before it were."""
 
     category: str
     learned: Tensor
@@ -172,11 +171,11 @@ class Along:
 
 
 class HeadLesson:
-    """What heads that read these taps of a teacher learn, in `steps` drafts,
-    and how they are judged. Without taps they are given the tokens themselves.
+    """The loss and evaluation of heads that read these taps of a teacher, in `steps` drafts.
+    Without taps their input is the tokens themselves.
 
-    sampled: whether the held-out text is the teacher's own at the
-    temperature of the recipe. The held-out text is read once and kept.
+    sampled: whether the held-out text is the teacher's own at the temperature of the recipe.
+    The held-out text is read once and kept.
     """
 
     def __init__(
@@ -191,12 +190,12 @@ class HeadLesson:
         self.teacher, self.taps, self.recipe, self.steps, self.sampled = teacher, tuple(taps), recipe, steps, sampled
         parts = by_length(held_out, recipe.rows)
         self.batches = [batch_of(some, recipe.length, (recipe.seed, 1)).to(teacher.device) for some in parts]
-        self.held_out: list[tuple[Read, Tensor | None]] = []  # with what a greedy teacher says
+        self.held_out: list[tuple[Read, Tensor | None]] = []  # with a greedy teacher's tokens
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
     def loss(self, student: Any, batch: Batch, done: float) -> Tensor:
-        """The mean over drafts, each of 0.8 times the weight of the one before, at a share of the run from 0 to 1."""
+        """The mean over drafts, each with 0.8 times the weight of the one before, at a share of the run from 0 to 1."""
         read = self.read(batch)
         if not len(read.states):  # a text too short for a draft
             return torch.stack([weight.sum() * 0.0 for weight in student.parameters()]).sum()
@@ -208,11 +207,11 @@ class HeadLesson:
         return weighted(drafts, rows, mass, read.at, divergence_of(name, self.recipe.beta))
 
     def rows(self, read: Read, law: Sampling) -> Tensor:
-        """[n, V] the teacher's distributions at the places that are learned."""
+        """[n, V] the teacher's distributions at the learned positions."""
         return law(headed(self.teacher.network, read.states), self.teacher.width)
 
     def text(self, read: Read) -> Tensor:
-        """[n, V] the text itself in their place."""
+        """[n, V] the text's tokens as point masses instead."""
         return point_mass(read.tokens, self.teacher.width, torch.float32)
 
     @torch.no_grad()
@@ -229,12 +228,12 @@ class HeadLesson:
     # --- judging ------------------------------------------------------------------------------------------------------
 
     def figures(self, student: Any) -> tuple[Figures, dict[str, Figures]]:
-        """Of all held-out text, and by category: α of the first draft, and tokens per round."""
+        """The figures over all held-out text, and by category: α of the first draft, and tokens per round."""
         return in_all_and_by_category(self.sequences(student), self.mean)
 
     @torch.no_grad()
     def sequences(self, student: Any) -> list[Along]:
-        """Of every sequence, always in the same order."""
+        """The results for every sequence, always in the same order."""
         law = Sampling(self.recipe.temperature)
         if not self.held_out:
             reads = [self.read(batch) for batch in self.batches]
@@ -253,7 +252,7 @@ class HeadLesson:
         ]
 
     def along(self, student: Any, batch: Batch, read: Read, p: Tensor) -> list[Along]:
-        """The sequences of a batch, of whose places the teacher has the rows p [n, V]."""
+        """The sequences of a batch, with the teacher's rows p [n, V] at their positions."""
         with known_alone(student) as known:
             drafts = student(read.features, read.ids, read.places, self.recipe.k)
         law = Sampling(self.recipe.temperature)
@@ -272,8 +271,8 @@ class HeadLesson:
         return [Along(example.category, *rest) for example, *rest in parts]
 
     def both(self, p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """[n] the overlap Σ min(p, q) of rows [n, V], and the chance that a draft is accepted:
-        min(1, q ÷ p) of the token where the teacher has drawn it from p, else the overlap."""
+        """[n] the overlap Σ min(p, q) of rows [n, V], and the probability that a draft is accepted:
+        min(1, q ÷ p) of the token if the teacher has drawn it from p, else the overlap."""
         shared = overlap(p, q).double().clamp(max=1)
         if not self.sampled or not self.recipe.temperature:
             return shared, shared
@@ -282,7 +281,7 @@ class HeadLesson:
         return shared, ratio.nan_to_num(0.0).clamp(max=1)
 
     def mean(self, found: Iterable[Along]) -> Figures:
-        """Pooled over places."""
+        """The figures pooled over positions."""
         found = list(found)
         shared = torch.cat([torch.zeros(0, dtype=torch.float64), *(one.overlap[one.learned] for one in found)])
         alpha = float(shared.mean()) if len(shared) else 0.0
@@ -294,14 +293,14 @@ def divergence_of(name: str, beta: float) -> Divergence:
 
 
 def renormalised(p: Tensor) -> tuple[Tensor, Tensor]:
-    """p [n, N], the teacher on the tokens that a head knows, as distributions, and [n] how much there was
-    of each: a row counts by that, as a head learns nothing where it cannot say what the teacher says."""
+    """p [n, N], the teacher on a head's known tokens, renormalised, and the mass [n] of each
+    row: it is the row's weight, as a head learns nothing from tokens that it does not know."""
     mass = p.sum(-1)
     return p / mass.clamp_min(1e-9).unsqueeze(-1), mass
 
 
 def weighted(drafts: Sequence[Tensor], rows: Tensor, mass: Tensor, at: Tensor, loss: Divergence) -> Tensor:
-    """The loss of drafts [n_k, N] beside the teacher's rows [n, N], those of places with k before them (at [n])."""
+    """The loss of drafts [n_k, N] against the teacher's rows [n, N], those of positions with k before them (at [n])."""
     total, weights = rows.new_zeros(()), 0.0
     for step, logits in enumerate(drafts):
         some = at >= step
@@ -312,7 +311,7 @@ def weighted(drafts: Sequence[Tensor], rows: Tensor, mass: Tensor, at: Tensor, l
 
 
 def whole(law: Sampling, logits: Tensor, known: Tensor | None, width: int) -> Tensor:
-    """[n, V] the rows of logits [n, N] of the known tokens: what is drawn from when drafting (`reduced.rows_of`)."""
+    """[n, V] the rows of logits [n, N] of the known tokens: the distribution when drafting (`reduced.rows_of`)."""
     if known is None:
         return law(logits, width)
     rows = law(logits, len(known))
@@ -322,8 +321,8 @@ def whole(law: Sampling, logits: Tensor, known: Tensor | None, width: int) -> Te
 def tokens_per_round(found: Sequence[Along], k: int) -> float:
     """Expected tokens of a round with lookahead K: 1 + Σ_j P(the first j drafts are accepted).
 
-    As `evaluation.tokens_per_round` has it, but that draft i of a round has a chance of
-    its own at every place: that of a round which began at r is Π_i chance[i, r + i].
+    As in `evaluation.tokens_per_round`, but draft i of a round has its own acceptance
+    probability at every position: a round that began at r has Π_i chance[i, r + i].
     """
     expected = 1.0
     for level in range(1, k + 1):
@@ -334,7 +333,7 @@ def tokens_per_round(found: Sequence[Along], k: int) -> float:
 
 
 def chain(one: Along, level: int) -> Tensor:
-    """[m] the chance that `level` drafts are accepted, of every round that begins within the text that is learned."""
+    """[m] the probability that `level` drafts are accepted, for every round that begins within the learned text."""
     starts = len(one.learned) - level + 1
     parts = [one.chance[step, step : step + starts] for step in range(level)]
     return torch.stack(parts).prod(0)[one.learned.unfold(0, level, 1).all(1)]

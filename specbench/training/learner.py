@@ -1,6 +1,5 @@
-"""What one step of training needs: batches of token ids, logits along them, weights of tokens,
-and a network with its optimiser, which accelerate places, accumulates and stores in checkpoints.
-"""
+"""The elements of a training step: batches of token ids, logits along them, weights of tokens, and
+a network with its optimiser, which accelerate places, accumulates and stores in checkpoints."""
 
 import json
 import logging
@@ -28,13 +27,13 @@ from specbench.training.cache import Example, Examples
 from specbench.training.recipe import Recipe
 from specbench.wording import first_line
 
-SORTED = 16  # batches within which sequences are sorted by length: short ones are not padded to long ones
+SORTED = 16  # batches within which sequences are sorted by length, to save padding
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences side by side: ids [B, L], padded on the right, and learned [B, L − 1], true where the
-    next token is learned. `examples` are what they were cut from, and `ends` [B] where in these they end."""
+    """Sequences as a batch: ids [B, L], padded on the right, and learned [B, L − 1], true where the
+    next token is learned. `examples` are their origins, and `ends` [B] their ends in these."""
 
     ids: Tensor
     learned: Tensor
@@ -43,17 +42,17 @@ class Batch:
 
     @property
     def fed(self) -> Tensor:
-        """[B, L − 1] what the networks are fed."""
+        """[B, L − 1] the inputs of the networks."""
         return self.ids[:, :-1]
 
     @property
     def following(self) -> Tensor:
-        """[n] the tokens that are learned, row by row."""
+        """[n] the learned tokens, row by row."""
         return self.ids[:, 1:][self.learned]
 
     @property
     def tokens(self) -> int:
-        """n, how many tokens are learned."""
+        """n, the number of learned tokens."""
         return int(self.learned.sum())
 
     def to(self, device: torch.device) -> "Batch":
@@ -61,7 +60,7 @@ class Batch:
 
 
 def batch_of(examples: Sequence[Example], length: int, seed: tuple[int, ...] = (0,), prompts: bool = False) -> Batch:
-    """The examples as one batch; of one that is longer than `length` a part with learned tokens, chosen by the seed.
+    """The examples as one batch; from one longer than `length` a part with learned tokens, chosen by the seed.
 
     prompts: whether these are learned, too.
     """
@@ -77,17 +76,17 @@ def batch_of(examples: Sequence[Example], length: int, seed: tuple[int, ...] = (
 
 
 def part_of(example: Example, length: int, random: np.random.Generator) -> tuple[Sequence[int], int, int]:
-    """At most `length` tokens of an example, from which of them on they are learned, and where they end in it."""
+    """At most `length` tokens of an example, the index of the first learned one, and their end in the example."""
     size = len(example.ids)
     if size <= length:
         return example.ids, example.start, size
-    least = min(example.start + length // 2, size)  # half of it is learned where the example has as much
+    least = min(example.start + length // 2, size)  # half of it is learned if the example has as much
     end = int(random.integers(max(least, length), size + 1))
     return example.ids[end - length : end], max(example.start - (end - length), 0), end
 
 
 class Batches:
-    """The batches of a run over some examples, in the order that a seed gives: every example once before any twice."""
+    """The batches of a run over some examples, in an order given by a seed: every example once before any twice."""
 
     def __init__(self, examples: Examples, recipe: Recipe, processes: int = 1, process: int = 0) -> None:
         self.examples, self.recipe, self.part = examples, recipe, slice(process, None, processes)
@@ -96,7 +95,7 @@ class Batches:
         self.arranged = lru_cache(maxsize=1)(self._arranged)
 
     def __call__(self, number: int) -> Batch:
-        """What this process learns in pass `number`."""
+        """The batch of this process in pass `number`."""
         epoch, place = divmod(number, self.each)
         whole = self.arranged(epoch)[place]
         chosen = whole[self.part] if len(whole[self.part]) else whole[:1]  # a last batch may be small
@@ -124,38 +123,38 @@ def logits_of(network: Any, batch: Batch) -> Tensor:
 
 
 def text_rows(batch: Batch, width: int) -> Tensor:
-    """[n, width] the learned tokens themselves, as point masses: what there is to learn without a teacher."""
+    """[n, width] the learned tokens as point masses, for learning without a teacher."""
     return point_mass(batch.following, width, torch.float32)
 
 
 def on_common_tokens(p: Tensor, student: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-    """p [n, V] and the student's logits beside it, in float32, on the tokens that the student knows."""
+    """p [n, V] and the student's logits, in float32, on the tokens that the student knows."""
     with known_alone(student) as known:
         logits = logits_of(student, batch).float()
     return (p if known is None else p.index_select(-1, known)), logits
 
 
-REST = 0.1  # what a token counts that an earlier draft has: a draft must still be able to walk on from there
+REST = 0.1  # weight of a token that an earlier draft predicts: a draft must still be able to continue after it
 
 
 @dataclass(frozen=True)
 class Missed:
-    """How much every token of a batch counts: fully where no earlier draft's likeliest token is the target's.
+    """The weight of every token of a batch: full unless an earlier draft's likeliest token is the target's.
 
-    The paper drops whole prompts that an earlier draft completes as the target does; here that is done token by token.
+    The paper drops whole prompts that an earlier draft completes as the target does; here this is done token by token.
     """
 
     earlier: Sequence[Any]
     rest: float = REST
 
     def __call__(self, batch: Batch, p: Tensor) -> Tensor:
-        """[n], from the target's rows p [n, V]."""
+        """[n] the weights, from the target's rows p [n, V]."""
         return torch.where(hit(self.earlier, batch, p.argmax(-1)), self.rest, 1.0)
 
 
 @torch.no_grad()
 def hit(drafts: Sequence[Any], batch: Batch, told: Tensor) -> Tensor:
-    """[n] whether the likeliest token of any draft is the one that is told [n]."""
+    """[n] whether the likeliest token of any draft equals the given one [n]."""
     found = torch.zeros_like(told, dtype=torch.bool)
     for draft in drafts:
         found |= logits_of(draft, batch).argmax(-1) == told
@@ -168,13 +167,13 @@ T = TypeVar("T")
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint in a folder."""
+    """The newest complete checkpoint in a folder."""
     found = sorted(path for path in folder.glob("step-*") if STEP.fullmatch(path.name) and (path / STATE).is_file())
     return found[-1] if found else None
 
 
 def write_checkpoint(folder: Path, step: int, progress: Mapping[str, Any], save: Callable[[Path], None]) -> None:
-    """A checkpoint of a step, then the older ones are removed. UsageError where it cannot be written: they stay."""
+    """Write the checkpoint of a step, then remove older ones. UsageError if it cannot be written: they stay."""
     unfinished, final = folder / "unfinished", folder / f"step-{step:09d}"
     try:
         own_folder(folder)
@@ -187,7 +186,7 @@ def write_checkpoint(folder: Path, step: int, progress: Mapping[str, Any], save:
             os.fsync(file.fileno())
         shutil.rmtree(final, ignore_errors=True)
         unfinished.rename(final)
-    except Exception as error:  # torch, safetensors and the system each say in their own way that a disk is full
+    except Exception as error:  # torch, safetensors and the system report a full disk differently
         shutil.rmtree(unfinished, ignore_errors=True)
         kept = newest_checkpoint(folder)
         where = f"; the last one, {kept}, is whole: make room and run the command again" if kept else ""
@@ -198,24 +197,24 @@ def write_checkpoint(folder: Path, step: int, progress: Mapping[str, Any], save:
 
 
 def read_checkpoint(path: Path, take: Callable[[dict[str, Any], Path], T]) -> T:
-    """What `take` makes of how far the run of a checkpoint was, and of its folder. UsageError where it cannot."""
+    """The result of `take` for a checkpoint's progress and its folder. UsageError if it fails."""
     try:
         for file in path.rglob("*"):
             if not file.is_dir():
                 check_regular(file, ANY)
         return take(json.loads(read_whole(path / STATE)), path)
-    except Exception as error:  # of files that were cut or forged: json, pickle, safetensors and torch each have theirs
+    except Exception as error:  # truncated or forged files: json, pickle, safetensors and torch differ
         raise UsageError(
             f"cannot go on from {path}: {first_line(error)}; remove it to begin again, or give another --output"
         ) from error
 
 
-logging.getLogger("accelerate").setLevel(logging.ERROR)  # it tells of tied weights at every checkpoint
+logging.getLogger("accelerate").setLevel(logging.ERROR)  # it warns about tied weights at every checkpoint
 BEST = "best.safetensors"
 
 
 class DivergedError(SpecbenchError):
-    """A loss or a gradient is no longer a number."""
+    """A loss or a gradient is not finite."""
 
     exit_code = 6
 
@@ -240,11 +239,11 @@ class Learner:
 
     @property
     def student(self) -> Any:
-        """The network itself, without what computes in another precision or on other devices."""
+        """The network itself, without wrappers for other precisions or devices."""
         return self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
 
     def step(self, passes: Iterable[Batch], loss_of: Callable[[Any, Batch], Tensor], factor: float) -> float:
-        """One step over some passes: the mean loss. DivergedError, before a weight changes, where it is no number."""
+        """One step over some passes: the mean loss. DivergedError, before a weight changes, if it is not finite."""
         self.model.train()
         losses = []
         for batch in passes:
@@ -273,12 +272,12 @@ class Learner:
 
     @property
     def process(self) -> int:
-        """Which of the processes this is, from 0."""
+        """The rank of this process."""
         return int(self.accelerator.process_index)
 
     @property
     def first(self) -> bool:
-        """Whether this process writes what is kept."""
+        """Whether this process writes the results."""
         return bool(self.accelerator.is_main_process)
 
     def total(self, count: int) -> int:
@@ -288,7 +287,7 @@ class Learner:
         return int(self.accelerator.reduce(torch.tensor(count, device=self.accelerator.device)))
 
     def save(self, folder: Path, step: int, progress: Mapping[str, Any], best: Mapping[str, Tensor]) -> None:
-        """Everything that the next step depends on, and the best weights. See `write_checkpoint`."""
+        """Save the complete state for the next step, and the best weights. See `write_checkpoint`."""
 
         def into(place: Path) -> None:
             self.accelerator.save_state(str(place))
@@ -299,7 +298,7 @@ class Learner:
         self.accelerator.wait_for_everyone()
 
     def load(self, path: Path, read: Callable[[dict[str, Any], dict[str, Tensor]], T]) -> T:
-        """Go on from what `save` wrote: what `read` makes of how far the run was and of its best weights."""
+        """Continue from the files of `save`: the result of `read` for the progress and the best weights."""
 
         def take(progress: dict[str, Any], place: Path) -> T:
             found = read(progress, load_file(place / BEST))

@@ -1,6 +1,5 @@
-"""Heads that have learned nothing, by their kind, and how they are written: EAGLE-3
-and MTP in the format of speculators, which vLLM serves, Medusa as its authors.
-"""
+"""Untrained heads of each kind, and their file formats: EAGLE-3 and MTP in the format of
+speculators, which vLLM serves, Medusa as its authors."""
 
 import json
 import math
@@ -36,10 +35,10 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True)
 class Asked:
-    """A head that is to be made. known: the ids of the tokens that it knows, in rising order; None for all.
+    """The settings of a new head. known: the ids of its known tokens, in rising order; None for all.
 
-    steps: the drafts of Medusa, and what others are proposed to draft in a round; verifier: what its files call the
-    target; intermediate: the width of its MLP, the target's unless given; begin: the head that it goes on from.
+    steps: the drafts of Medusa, and the proposed drafts per round of others; verifier: the target's name in its
+    files; intermediate: the width of its MLP, by default the target's; begin: the head that it continues from.
     """
 
     known: Sequence[int] | None
@@ -52,31 +51,31 @@ class Asked:
 
 @dataclass(frozen=True)
 class Layout:
-    """What the files of a head say: `config` as config.json; `file` with the
-    tensors; `stored`, which gives those of a module by their names there."""
+    """The files of a head: `config` for config.json; `file` for the tensors; `stored`, which
+    maps a module to its tensors by their names there."""
 
     config: Mapping[str, Any]
     file: str
     stored: Callable[[Any], dict[str, Tensor]]
 
     def write(self, head: Any, folder: Path, dtype: torch.dtype) -> None:
-        """The files of a head, in a dtype. OSError where they cannot be written."""
+        """Write the files of a head, in a dtype. OSError on failure."""
         tensors = {name: in_dtype(tensor, dtype).contiguous() for name, tensor in self.stored(head).items()}
         config = {**self.config, "dtype": str(dtype).removeprefix("torch.")}
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file(tensors, folder / self.file, metadata={"format": "pt"})
-        (folder / self.file).chmod((folder / CONFIG).stat().st_mode)  # safetensors lets nobody else read its files
+        (folder / self.file).chmod((folder / CONFIG).stat().st_mode)  # otherwise unreadable for other users
 
 
 def output_of(network: Any) -> Tensor:
-    """[V, H] the output of a target, in float32, with the scale that the target gives its logits."""
+    """[V, H] the output of a target, in float32, with the target's scale of logits."""
     text = network.config.get_text_config(decoder=True)
     weight: Tensor = network.get_output_embeddings().weight.detach().float().cpu().clone()
     return weight / (getattr(text, "logits_scaling", None) or 1.0) * (getattr(text, "logit_scale", None) or 1.0)
 
 
 def speculators_keys(network: Any, asked: Asked, algorithm: str, architecture: str) -> dict[str, Any]:
-    """What every config.json of speculators says: which algorithm it is, and for which target."""
+    """The common keys of speculators' config.json: the algorithm and the target."""
     greedy = {"proposal_type": "greedy", "speculative_tokens": asked.steps, "verifier_accept_k": 1,
               "accept_tolerance": 0.0}  # fmt: skip
     return {
@@ -95,16 +94,16 @@ def speculators_keys(network: Any, asked: Asked, algorithm: str, architecture: s
     }
 
 
-LEAST = 7  # layers of a target that has the usual boundaries in rising order
+LEAST = 7  # minimum layers of a target for the usual boundaries in rising order
 NORMS = ("hidden_norm", "input_layernorm", "post_attention_layernorm")
-PLAIN = ("Llama", "Mistral", "Qwen2", "Qwen3RMS", "SmolLM3")  # norms that multiply by their weights as they are
+PLAIN = ("Llama", "Mistral", "Qwen2", "Qwen3RMS", "SmolLM3")  # norms that multiply by their weights unchanged
 
 
 def eagle3_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]:
     """A fresh head: one layer of the target's sizes on three hidden states.
 
-    The embedding is borrowed; the output begins as the target's, after its last norm;
-    what the layer writes is small, and the state begins as the last of the three.
+    The embedding is borrowed; the output is initially the target's, after its last norm; the
+    layer's output is small, and the state is initially the last of the three.
     """
     text = network.config.get_text_config(decoder=True)
     layer = layer_of(text, asked.intermediate)
@@ -116,14 +115,14 @@ def eagle3_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]
 
 
 def boundaries(layers: int) -> tuple[int, ...]:
-    """The boundaries that a head reads: near the beginning, the middle and near the end,
-    as EAGLE-3 has them; of a target with few layers, the first, the middle and the last."""
+    """The boundaries that a head reads: near the beginning, the middle and near the end, as in
+    EAGLE-3; in a target with few layers, the first, the middle and the last."""
     usual = (2, layers // 2, layers - 3) if layers >= LEAST else (1, (1 + layers) // 2, layers)
     return tuple(sorted(set(usual)))
 
 
 def layer_of(text: Any, intermediate: int | None) -> dict[str, Any]:
-    """The decoder layer of a head of Llama's kind, in the sizes of a target."""
+    """The decoder layer of a Llama-type head, in the sizes of a target."""
     heads = int(text.num_attention_heads)
     return {
         "model_type": "llama",
@@ -145,7 +144,7 @@ def layer_of(text: Any, intermediate: int | None) -> dict[str, Any]:
 
 
 def eagle3_described(network: Any, asked: Asked, layer: Mapping[str, Any], read: list[int]) -> dict[str, Any]:
-    """config.json as speculators writes it."""
+    """config.json as written by speculators."""
     return {
         **speculators_keys(network, asked, "eagle3", "Eagle3Speculator"),
         "transformer_layer_config": dict(layer),
@@ -159,7 +158,7 @@ def eagle3_described(network: Any, asked: Asked, layer: Mapping[str, Any], read:
 
 
 def eagle3_drawn(layer: Mapping[str, Any], read: int, seed: int) -> dict[str, Tensor]:
-    """The tensors of the layer, and of what comes before it."""
+    """The tensors of the layer, and of the parts before it."""
     width, inner, size = layer["hidden_size"], layer["intermediate_size"], layer["head_dim"]
     queries, keys = size * layer["num_attention_heads"], size * layer["num_key_value_heads"]
     generator = torch.Generator().manual_seed(seed)
@@ -184,7 +183,7 @@ def eagle3_drawn(layer: Mapping[str, Any], read: int, seed: int) -> dict[str, Te
 
 
 def last_norm(network: Any, width: int) -> Tensor:
-    """The weights of the last norm of a target; ones where it has another kind of norm than heads have."""
+    """The weights of a target's last norm; ones if its kind of norm is not that of heads."""
     norm = getattr(network.get_decoder(), "norm", None)
     weight = getattr(norm, "weight", None)
     plain = isinstance(weight, Tensor) and weight.shape == (width,) and type(norm).__name__.startswith(PLAIN)
@@ -192,7 +191,7 @@ def last_norm(network: Any, width: int) -> Tensor:
 
 
 def output(network: Any, known: Sequence[int] | None) -> dict[str, Tensor]:
-    """lm_head.weight as the target has it, of the known tokens, and which these are."""
+    """The target's lm_head.weight for the known tokens, and their ids."""
     weight = output_of(network)
     if known is None:
         return {WEIGHT: weight}
@@ -202,7 +201,7 @@ def output(network: Any, known: Sequence[int] | None) -> dict[str, Tensor]:
 
 
 def eagle3_stored(head: Any) -> dict[str, Tensor]:
-    """The tensors of a module by their names in its file; which tokens it knows as offsets, and as a mask."""
+    """The tensors of a module by their names in its file; its known tokens as offsets, and as a mask."""
     found = {name: tensor for name, tensor in head.state_dict().items() if not name.startswith("lm_head.")}
     if isinstance(head.lm_head, ReducedHead):
         return {**found, **reduced.stored(head.lm_head)}
@@ -210,8 +209,8 @@ def eagle3_stored(head: Any) -> dict[str, Tensor]:
 
 
 def medusa_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]:
-    """A fresh head for every draft: the target's own output after a block
-    that changes nothing (Cai et al. 2024, arXiv 2401.10774, §2.1.1)."""
+    """A fresh head for every draft: the target's own output after an identity block (Cai et al.
+    2024, arXiv 2401.10774, §2.1.1)."""
     weight = output_of(network)
     width = weight.shape[1]
     found: dict[str, Tensor] = {}
@@ -232,7 +231,7 @@ def medusa_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]
 
 
 def for_vllm(asked: Asked, weight: Tensor) -> dict[str, Any]:
-    """config.json as vLLM reads it."""
+    """config.json in vLLM's format."""
     assert asked.known is not None
     return {
         "architectures": ["MedusaModel"],
@@ -259,14 +258,14 @@ def as_vllm(head: Any) -> dict[str, Tensor]:
     return found
 
 
-WRITES = ("o_proj", "down_proj")  # what a layer adds to its residual stream, of which a fresh one adds little
-MODULES = ("num_nextn_predict_layers", "num_mtp_layers")  # in the configurations of targets that have some
+WRITES = ("o_proj", "down_proj")  # a layer's writes to its residual stream, small in a fresh one
+MODULES = ("num_nextn_predict_layers", "num_mtp_layers")  # in the configurations of targets that have modules
 
 
 def mtp_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]:
-    """The module that `asked` goes on from, or a fresh one.
+    """The module that `asked` continues from, or a fresh one.
 
-    UnusableModelError for a target of whose layers none can be made, and for a module with an output of its own.
+    UnusableModelError for a target with unsupported layers, and for a module with its own output.
     """
     target = Borrowed(network)
     tensors, normed = (mtp_fresh(target, asked.seed), True) if asked.begin is None else mtp_taken(asked, target)
@@ -277,7 +276,7 @@ def mtp_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]:
 
 
 def mtp_fresh(target: Borrowed, seed: int) -> dict[str, Tensor]:
-    """A layer like the target's that writes little; the state begins as the target's last one."""
+    """A layer like the target's that writes little; the state is initially the target's last one."""
     experts = ROUTER.removeprefix("layer.") in dict(last_layer(target).named_parameters())
     layer, *norms = parts("the target", target, module_config(target, experts), "cpu")
     generator = torch.Generator().manual_seed(seed)
@@ -297,8 +296,8 @@ def last_layer(target: Borrowed) -> nn.Module:
 
 
 def scale_of(target: Borrowed, norm: Any) -> float:
-    """The size of the target's last states, by its last norm; 1 where that is of another class than `norm`,
-    which is as transformers makes it: its weights of ones or, in classes that add one to them, of zeros."""
+    """The size of the target's last states, by its last norm; 1 if its class is not that of `norm`, which
+    is fresh from transformers: its weights are ones or, in classes that add one to them, zeros."""
     last: Any = getattr(target.network.get_decoder(), "norm", None)
     if type(last) is not type(norm):
         return 1.0
@@ -307,7 +306,7 @@ def scale_of(target: Borrowed, norm: Any) -> float:
 
 
 def projection(target: Borrowed, generator: torch.Generator) -> Tensor:
-    """[H, 2H] the hidden state as it is, and a little of everything."""
+    """[H, 2H] the hidden state unchanged, plus small noise."""
     width = target.width
     found = torch.randn(width, 2 * width, generator=generator) * (0.1 / math.sqrt(2 * width))
     half = slice(0, width) if hidden_first(SPECULATORS, target) else slice(width, None)
@@ -316,7 +315,7 @@ def projection(target: Borrowed, generator: torch.Generator) -> Tensor:
 
 
 def mtp_drawn(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Weights by the number of what they read; zeros for biases and the like."""
+    """Weights scaled by the number of inputs; zeros for biases and the like."""
     if tensor.ndim < 2:
         return torch.zeros_like(tensor)
     scale = 0.5 if any(part in name for part in WRITES) else 1.0
@@ -324,7 +323,7 @@ def mtp_drawn(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def mtp_taken(asked: Asked, target: Borrowed) -> tuple[dict[str, Tensor], bool]:
-    """The tensors of a module by the names and in the order of speculators, and whether it is fed normed states."""
+    """The tensors of a module by the names and in the order of speculators, and whether its input states are normed."""
     assert asked.begin is not None
     module = built(asked.begin, target.network)
     if module.embed_tokens is not None or module.lm_head is not None:
@@ -339,7 +338,7 @@ def mtp_taken(asked: Asked, target: Borrowed) -> tuple[dict[str, Tensor], bool]:
 
 
 def mtp_described(network: Any, asked: Asked, normed: bool) -> dict[str, Any]:
-    """config.json as speculators writes it. `norm_output`, which it has for EAGLE-3, says what was fed back."""
+    """config.json as written by speculators. `norm_output`, used there for EAGLE-3, declares the state fed back."""
     layer = network.config.get_text_config(decoder=True).to_diff_dict()
     return {
         **speculators_keys(network, asked, "mtp", "MTPDraftModel"),
@@ -363,7 +362,7 @@ Beginning = Callable[[Any, Asked], tuple[Layout, dict[str, Tensor]]]
 
 @dataclass(frozen=True)
 class Trainable:
-    """What a kind of head needs to be trained: how it begins, in which format, and how it learns."""
+    """The training of a kind of head: its initialisation, format and lesson."""
 
     begun: Beginning
     format: str
@@ -378,9 +377,9 @@ KINDS: Mapping[HeadKind, Trainable] = {
 
 
 def beginning(kind: HeadKind, network: Any, asked: Asked) -> tuple[Any, Layout]:
-    """A `Student` on its target that has learned nothing, or goes on from another head, and how it is written.
+    """A `Student` on its target, untrained or continued from another head, and its layout.
 
-    UnusableModelError or UsageError for a target that no such head can be made for.
+    UnusableModelError or UsageError for a target that does not support such a head.
     """
     how = KINDS[kind]
     layout, tensors = how.begun(network, asked)
@@ -391,9 +390,9 @@ def beginning(kind: HeadKind, network: Any, asked: Asked) -> tuple[Any, Layout]:
 
 
 def save_head(student: Any, layout: Layout, folder: Path, dtype: torch.dtype) -> None:
-    """Write a head into `folder`, each file there whole or not at all; the weights appear last.
+    """Write a head into `folder`, each file completely or not at all; the weights appear last.
 
-    Files of the same names are replaced, all others stay. UsageError where they cannot be written.
+    Files of the same names are replaced, all others stay. UsageError if they cannot be written.
     """
     try:
         with filling(folder, layout.file) as scratch:

@@ -12,24 +12,24 @@ T = TypeVar("T")
 
 
 def state(device: str = "auto") -> PartialState:
-    """The state of this process; on a machine with GPUs it is on a device of its own, unless the CPU is asked for."""
+    """The state of this process; on a machine with GPUs it has its own device, unless the CPU is requested."""
     return PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
 
 
 def first() -> bool:
-    """Whether this process writes, and speaks to the user."""
+    """Whether this process writes files and reports to the user."""
     return bool(state().is_main_process)
 
 
 @contextmanager
 def first_before_others() -> Iterator[bool]:
-    """The first process goes through this before the others do; whether it is this one."""
+    """Run a block in the first process before the others; yields whether this is the first."""
     with state().main_process_first():
         yield first()
 
 
 def agreed(value: T) -> T:
-    """What the first process says: all must decide alike, and not all devices round alike."""
+    """The first process's value: all must decide alike, and devices may round differently."""
     if state().num_processes == 1:
         return value
     return cast(T, broadcast_object_list([value])[0])

@@ -1,7 +1,7 @@
-"""Drafts that are parts of their target: some of its layers, and of these some of their width.
+"""Drafts pruned from their target: some of its layers, and some of their width.
 
-Layers are taken out of a network of any architecture; widths are cut of those like Llama, by
-what texts need. What is cut comes with memory of its own, to be trained and saved as it is.
+Layers are taken out of a network of any architecture; widths are pruned in Llama-like ones, by their
+activations on texts. Pruned networks have their own memory, to be trained and saved unchanged.
 """
 
 import copy
@@ -20,7 +20,7 @@ from specbench.models.network.skipping import layers_of
 from specbench.training.start import rounded_up
 from specbench.wording import first_line
 
-LIKE_LLAMA = ("llama", "mistral", "qwen2", "qwen3", "smollm3")  # norms before sublayers, weights as they are, no scales
+LIKE_LLAMA = ("llama", "mistral", "qwen2", "qwen3", "smollm3")  # norms before sublayers, weights unchanged, no scales
 READERS = {"q_proj": "queries", "k_proj": "keys", "v_proj": "keys", "gate_proj": "channels", "up_proj": "channels"}
 WRITERS = {"o_proj": "queries", "down_proj": "channels"}  # into the residual stream; the rows or columns that are cut
 NORMS = {  # and the matrices after them
@@ -33,7 +33,7 @@ ENDS = ("embed_tokens", "lm_head")
 
 @dataclass(frozen=True)
 class Widths:
-    """The sizes that go with the width, and `head`, that of a head, which does not."""
+    """Sizes scaled with the hidden width; `head` (head_dim) stays."""
 
     hidden: int
     intermediate: int
@@ -64,8 +64,8 @@ class Widths:
 
 @dataclass
 class Activity:
-    """What was seen of a network: the covariance [H, H] of its normalised residual
-    stream, and Σ |x| of every input of the matrices that write into it, by their names."""
+    """Statistics of a network: the covariance [H, H] of its normalised residual stream, and Σ
+    |x| of every input of the matrices that write into it, by their names."""
 
     gram: Tensor
     sizes: dict[str, Tensor] = field(default_factory=dict)
@@ -80,17 +80,17 @@ class Activity:
 
 
 def unit(x: Tensor) -> Tensor:
-    """x [..., H] as rows [n, H] of length √H: what a norm without weights gives."""
+    """x [..., H] as rows [n, H] of length √H: the output of a norm without weights."""
     return nn.functional.normalize(x.flatten(0, -2).double(), dim=-1) * math.sqrt(x.shape[-1])
 
 
 def narrowed(network: Any, hidden: int, texts: Sequence[Sequence[int]]) -> tuple[Any, dict[str, Tensor]]:
-    """Configuration and weights of the network at another width. UsageError for what cannot be narrowed."""
+    """Configuration and weights of the network at another width. UsageError for an unsupported one."""
     config = copy.deepcopy(network.config)
     refuse_unable(config, hidden)
     old, activity = Widths.of(config), observed(network, texts)
     new = old.cut(hidden)
-    components: Tensor = torch.linalg.eigh(activity.gram).eigenvectors.flip(1)[:, :hidden]  # the smallest come first
+    components: Tensor = torch.linalg.eigh(activity.gram).eigenvectors.flip(1)[:, :hidden]  # in descending order
     shares = lengths(network, texts, components)
     gains = {name: share * math.sqrt(old.hidden / hidden) for name, share in shares.items()}
     precise = torch.promote_types(network.dtype, torch.float32)
@@ -120,12 +120,12 @@ def refuse_unable(config: Any, hidden: int) -> None:
 
 
 def norms(network: Any) -> dict[str, nn.Module]:
-    """The norms before sublayers and the last one, by their names; not those of queries and keys."""
+    """The norms before sublayers and the last one, by name; not those of queries and keys."""
     return {name: module for name, module in network.named_modules() if name.rpartition(".")[2] in NORMS}
 
 
 def observed(network: Any, texts: Sequence[Sequence[int]]) -> Activity:
-    """What is seen of a network while it reads some texts."""
+    """Collect the statistics of a network on some texts."""
     size = network.config.hidden_size
     activity = Activity(torch.zeros(size, size, dtype=torch.float64, device=network.device))
     writers = {name: module for name, module in network.named_modules() if name.rpartition(".")[2] in WRITERS}
@@ -135,7 +135,7 @@ def observed(network: Any, texts: Sequence[Sequence[int]]) -> Activity:
 
 
 def lengths(network: Any, texts: Sequence[Sequence[int]], components: Tensor) -> dict[str, float]:
-    """The mean share of the length of a norm's input that lies in these components [H, h], by the names of norms."""
+    """The mean share of the length of a norm's input in these components [H, h], by the names of norms."""
     found = dict.fromkeys(norms(network), 0.0)
 
     def add(name: str, x: Tensor) -> None:
@@ -147,7 +147,7 @@ def lengths(network: Any, texts: Sequence[Sequence[int]], components: Tensor) ->
 
 
 def read(network: Any, texts: Sequence[Sequence[int]]) -> int:
-    """Run the texts through a network, one after the other; how many tokens they have. UsageError without any."""
+    """Run the texts through a network, one after the other; returns their number of tokens. UsageError without any."""
     texts = [list(text) for text in texts if len(text)]
     if not texts:
         raise UsageError("what matters in a target is measured on texts, and there are none: give it some, or keep "
@@ -159,7 +159,7 @@ def read(network: Any, texts: Sequence[Sequence[int]]) -> int:
 
 @contextmanager
 def inputs(modules: dict[str, nn.Module], told: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """told(name, input), for each of these modules whenever it is run."""
+    """Call told(name, input) whenever one of these modules runs."""
 
     def hook(name: str) -> Any:
         return lambda module, args: told(name, args[0])
@@ -185,7 +185,7 @@ def without_norms(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Cut:
-    """What is kept of a layer: rows of its queries, rows of its keys and values, channels of its MLP."""
+    """The kept part of a layer: rows of its queries, rows of its keys and values, channels of its MLP."""
 
     queries: Tensor
     keys: Tensor
@@ -193,7 +193,7 @@ class Cut:
 
     @staticmethod
     def of(layer: int, weights: dict[str, Tensor], activity: Activity, old: Widths, new: Widths) -> "Cut":
-        """The channels and heads of greatest importance; heads go by whole groups, and then in each group alike."""
+        """The most important channels and heads; heads are cut by whole groups, and then equally in each group."""
         matter = {part: importance(layer, part, weights, activity) for part in WRITERS}
         heads = matter["o_proj"].view(old.kv_heads, -1, old.head).sum(-1)
         groups = greatest(heads.sum(-1), new.kv_heads)
@@ -205,14 +205,14 @@ class Cut:
 
 
 def importance(layer: int, part: str, weights: dict[str, Tensor], activity: Activity) -> Tensor:
-    """Mean |activation| × the length of what it writes, of every input of a matrix that writes into the stream."""
+    """Mean |activation| × the norm of its output weights, for every input of a matrix that writes into the stream."""
     (name,) = (name for name in activity.sizes if f".{layer}." in name and name.endswith(part))
     lengths: Tensor = weights[f"{name}.weight"].double().norm(dim=0)
     return activity.sizes[name] * lengths
 
 
 def greatest(values: Tensor, number: int) -> Tensor:
-    """The places of the greatest values, in rising order; of equals the first."""
+    """The indices of the greatest values, in rising order; ties go to the first."""
     return values.argsort(descending=True, stable=True)[:number].sort().values
 
 
@@ -244,11 +244,11 @@ def pruned(
     keep: Keep = "even",
     texts: Sequence[Sequence[int]] = (),
 ) -> Any:
-    """A draft of so many of the target's layers and so much of its width (None: all of it), in the target's dtype.
+    """A draft with this many of the target's layers and this width (None: all of it), in the target's dtype.
 
-    keep: evenly spaced layers with the first and the last, the first ones, or those
-    that change most what runs through them on `texts`, which are sequences of ids.
-    Widths are cut by what these texts need. UsageError for what cannot be cut.
+    keep: evenly spaced layers with the first and the last, the first ones, or those that change
+    their input most on `texts`, which are sequences of ids. Widths are pruned by activations on
+    these texts. UsageError for unsupported cuts.
     """
     depth = target.config.get_text_config(decoder=True).num_hidden_layers
     kept = list(range(depth)) if layers is None else chosen_layers(target, layers, keep, texts)
@@ -257,7 +257,7 @@ def pruned(
 
 
 def chosen_layers(target: Any, layers: int, keep: Keep, texts: Sequence[Sequence[int]]) -> list[int]:
-    """The indices of the layers that are kept, in rising order."""
+    """The indices of the kept layers, in rising order."""
     depth = target.config.get_text_config(decoder=True).num_hidden_layers
     if not 1 <= layers <= depth:
         raise UsageError(f"a draft keeps 1 to {depth} of the layers of {type(target).__name__}, not {layers}")
@@ -286,7 +286,7 @@ def block_influence(network: Any, texts: Sequence[Sequence[int]]) -> list[float]
 
 @contextmanager
 def watching(layers: nn.ModuleList, told: Any) -> Iterator[None]:
-    """told(index, hidden states before, hidden states after), for every layer that is run."""
+    """Call told(index, hidden states before, hidden states after) for every layer that runs."""
 
     def hook(index: int) -> Any:
         def run(_: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any], out: Any) -> None:
@@ -303,7 +303,7 @@ def watching(layers: nn.ModuleList, told: Any) -> Iterator[None]:
 
 
 def with_own_layers(target: Any, kept: Sequence[int]) -> Any:
-    """A copy of the target with these layers alone, as a network of its architecture would be loaded."""
+    """A copy of the target with only these layers, as a network of its architecture would be loaded."""
     config = copy.deepcopy(target.config)
     text = config.get_text_config(decoder=True)
     _, _, layers = layers_of(target, text.num_hidden_layers)
@@ -316,7 +316,7 @@ def with_own_layers(target: Any, kept: Sequence[int]) -> Any:
 
 
 def renumbered(weights: Mapping[str, Tensor], prefix: str, kept: Sequence[int]) -> dict[str, Tensor]:
-    """The weights without those of layers that are not kept, the others numbered from 0 on."""
+    """The weights without those of dropped layers, the others numbered from 0 on."""
     found = {name: weight for name, weight in weights.items() if not name.startswith(f"{prefix}.")}
     for place, index in enumerate(kept):
         own = f"{prefix}.{index}."
@@ -329,7 +329,7 @@ def renumbered(weights: Mapping[str, Tensor], prefix: str, kept: Sequence[int]) 
 
 
 def rebuilt(original: Any, config: Any, weights: Mapping[str, Tensor]) -> Any:
-    """A network of this configuration with these weights, copied; UsageError where they do not make one."""
+    """A network of this configuration with these weights, copied; UsageError if they do not fit."""
     try:
         with torch.device(original.device):
             network = transformers.AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]

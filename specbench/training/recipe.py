@@ -1,4 +1,4 @@
-"""What decides the weights of a trained draft, besides its starting point, its teacher and its data. Pure."""
+"""The settings that determine a trained draft's weights, besides its start, its teacher and its data. Pure."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ class Recipe(BaseModel):
 
     tokens counts learned tokens, repetitions of the data included; `rows` sequences of at most `length` tokens are one
     pass, `accumulation` passes one step of AdamW. losses share the run in equal parts. At temperature 0 the teacher's
-    distribution is taken at 1, because a point mass says less. k: the lookahead at which the accepted length is judged.
+    distribution is taken at 1, because a point mass carries less information. k: the lookahead of the evaluation.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -74,7 +74,7 @@ class Recipe(BaseModel):
         return self.losses[min(int(done * len(self.losses)), len(self.losses) - 1)]
 
     def factor(self, done: float) -> float:
-        """What the rate is multiplied by: a linear warm-up, then half a cosine down to a tenth."""
+        """The factor of the learning rate: a linear warm-up, then half a cosine down to a tenth."""
         if done < self.warmup:
             return 0.01 + 0.99 * done / self.warmup
         through = (done - self.warmup) / (1 - self.warmup)

@@ -1,6 +1,5 @@
-"""Where a draft starts from: a fresh Llama of a given shape, or of the
-widest within some parameters; and its files, each there whole or not at all.
-"""
+"""The starting point of a draft: a fresh Llama of a given shape, or of the widest within a
+number of parameters; and its files, each written completely or not at all."""
 
 import math
 from dataclasses import dataclass, replace
@@ -20,14 +19,14 @@ from specbench.models.checkpoints.check import context_length
 from specbench.models.network.reduced import ReducedHead
 from specbench.wording import first_line
 
-LAST = "model.safetensors"  # its file appears last: where it is, the others are
-WHOLE = "1TB"  # no file of weights is divided
+LAST = "model.safetensors"  # its file appears last: if it exists, the others do
+WHOLE = "1TB"  # a single file of weights
 
 
 def save_draft(model: Any, folder: Path, dtype: torch.dtype | None = None) -> None:
-    """Write a draft into `folder`, in its own dtype unless another is given; its head may know some tokens only.
+    """Write a draft into `folder`, by default in its own dtype; its head may have a reduced vocabulary.
 
-    Files of the same names are replaced one by one, all others stay. UsageError where they cannot be written.
+    Files of the same names are replaced one by one, all others stay. UsageError if they cannot be written.
     """
     try:
         with filling(folder, LAST) as scratch:
@@ -39,14 +38,14 @@ def save_draft(model: Any, folder: Path, dtype: torch.dtype | None = None) -> No
 def write_draft(model: Any, folder: Path, dtype: torch.dtype) -> None:
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(folder, state_dict=weights_of(model, dtype), max_shard_size=WHOLE)
-    model.config.dtype = dtype  # transformers has put the name of the network's own there
+    model.config.dtype = dtype  # transformers has written the network's own dtype there
     model.config.save_pretrained(folder)
     model.config.dtype = model.dtype
-    (folder / LAST).chmod((folder / "config.json").stat().st_mode)  # safetensors lets nobody else read its files
+    (folder / LAST).chmod((folder / "config.json").stat().st_mode)  # safetensors makes its files unreadable for others
 
 
 def weights_of(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The weights as the file has them; those that are one tensor in the network are one here."""
+    """The weights as in the file; tied weights are one tensor."""
     head = model.get_output_embeddings()
     found, cast = dict[str, Tensor](), dict[int, Tensor]()
     cut = isinstance(head, ReducedHead)
@@ -65,16 +64,16 @@ def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 HEAD = 64  # dimensions of an attention head
 STEP = 32  # widths are multiples of it, as processors multiply matrices in tiles
-MLP, WIDEST = 8 / 3, 4  # the width of an MLP by that of the residual stream: of Llama, and the most that `sized` takes
+MLP, WIDEST = 8 / 3, 4  # MLP width ÷ residual width: Llama's, and the maximum in `sized`
 LONGEST = 1 << 20  # context of a draft whose target has no limit
-ROWS = 1 << 14  # of an embedding that are multiplied in float64 at once
+ROWS = 1 << 14  # rows of an embedding multiplied in float64 at once
 
 
 @dataclass(frozen=True)
 class Shape:
     """The sizes of a draft: `heads` query heads on `kv_heads` heads of keys and values, each of `head_dim` dimensions.
 
-    heads must divide `hidden`, as transformers asks of a Llama, but need not fill it.
+    heads must divide `hidden`, as transformers requires of a Llama, but need not fill it.
     """
 
     layers: int
@@ -93,7 +92,7 @@ class Shape:
         kv_heads: int | None = None,
         head_dim: int = HEAD,
     ) -> "Shape":
-        """The shape of so many layers of so much width; what is not given follows. UsageError for an impossible one."""
+        """The shape of this depth and width; missing sizes are derived. UsageError for an impossible one."""
         heads = heads or nearest_divisor(hidden, hidden / head_dim)
         kv_heads = kv_heads or (heads // 2 if heads % 2 == 0 else heads)
         shape = Shape(layers, hidden, intermediate or rounded_up(hidden * MLP), heads, kv_heads, head_dim)
@@ -102,7 +101,7 @@ class Shape:
         return shape
 
     def obstacle(self) -> str | None:
-        """Why no Llama has this shape; None if one can."""
+        """Why a Llama cannot have this shape; None if it can."""
         if min(self.layers, self.hidden, self.intermediate, self.heads, self.kv_heads) < 1:
             return "every size must be at least 1"
         if self.hidden % self.heads or self.heads % self.kv_heads or self.head_dim % 2:
@@ -113,9 +112,9 @@ class Shape:
         return None
 
     def parameters(self, vocabulary: int, tied: bool = True, reduced: int | None = None) -> int:
-        """How many weights a draft of this shape has; those of a tied head count once.
+        """The number of weights of a draft of this shape; those of a tied head count once.
 
-        reduced: the number of tokens that its head knows, which has weights of its own then.
+        reduced: the number of tokens that its head knows, which then has its own weights.
         """
         attention = 2 * self.head_dim * (self.heads + self.kv_heads) * self.hidden
         layer = attention + (3 * self.intermediate + 2) * self.hidden
@@ -128,16 +127,16 @@ def rounded_up(width: float) -> int:
 
 
 def nearest_divisor(number: int, wanted: float) -> int:
-    """The divisor of a number that is nearest to what is wanted; the smaller one of two."""
+    """The divisor of a number nearest to `wanted`; ties go to the smaller one."""
     divisors = (divisor for divisor in range(1, number + 1) if number % divisor == 0)
     return min(divisors, key=lambda divisor: abs(divisor - wanted))
 
 
 def sized(parameters: int, layers: int, target: Any, reduced: int | None = None, in_layers: bool = False) -> Shape:
-    """The widest shape of so many layers within so many parameters, for the vocabulary of a target's configuration.
+    """The widest shape of this depth within `parameters`, for the vocabulary of a target's configuration.
 
-    in_layers: those of embedding and head do not count. What a further step of width would
-    exceed goes to the MLP, as far as it may be wider. UsageError where nothing fits.
+    in_layers: embedding and head do not count. The rest below a further step of width goes to
+    the MLP, up to its maximum width. UsageError if nothing fits.
     """
     vocabulary = 0 if in_layers else int(target.get_text_config(decoder=True).vocab_size)
 
@@ -160,11 +159,11 @@ def sized(parameters: int, layers: int, target: Any, reduced: int | None = None,
 def fresh(
     shape: Shape, target: Any, seed: int, *, embedding: Tensor | None = None, tied: bool = True
 ) -> LlamaForCausalLM:
-    """A new draft of this shape in float32, for a target of this
-    configuration: it has its vocabulary, special ids, context and rope base.
+    """A new draft of this shape in float32, for a target of this configuration: it has its
+    vocabulary, special ids, context and rope base.
 
-    embedding [V, H]: that of the target. The draft's is then its best approximation of so small a
-    rank (but for a factor), in which tokens that are alike to the target are alike from the start.
+    embedding [V, H]: that of the target. The draft's is then its best low-rank approximation (up
+    to a factor), in which tokens that are similar for the target are similar from the start.
     """
     config = config_of(shape, target, tied)
     with torch.random.fork_rng(devices=[]):
@@ -202,7 +201,7 @@ def config_of(shape: Shape, target: Any, tied: bool = True) -> LlamaConfig:
 
 
 def rope_base(text: Any) -> float:
-    """The rope base of a configuration, of its full attention where its layers differ; Llama's where it has none."""
+    """The rope base of a configuration, of its full attention if layers differ; Llama's if missing."""
     rope = getattr(text, "rope_parameters", None) or {}
     rope = rope.get("full_attention", rope)
     return float(rope.get("rope_theta", 10000.0))
@@ -211,16 +210,16 @@ def rope_base(text: Any) -> float:
 def principal(matrix: Tensor, rank: int) -> Tensor:
     """matrix [n, m] in its first `rank` principal directions [n, min(rank, m)], in float32.
 
-    No other matrix of that rank, turned back, is nearer to it (Eckart and Young 1936).
+    Rotated back, it is the nearest matrix of that rank (Eckart and Young 1936).
     """
     gram = torch.zeros(matrix.shape[1], matrix.shape[1], dtype=torch.float64, device=matrix.device)
     for rows in torch.split(matrix, ROWS):
         gram += rows.double().T @ rows.double()
-    directions: Tensor = torch.linalg.eigh(gram).eigenvectors.flip(1)[:, :rank]  # eigh gives the smallest first
+    directions: Tensor = torch.linalg.eigh(gram).eigenvectors.flip(1)[:, :rank]  # eigh sorts in ascending order
     return matrix.float() @ directions.float()
 
 
 def silence(block: nn.Module, layers: int) -> None:
-    """Scale down what a fresh layer writes into the residual stream (GPT-2 §2.3)."""
+    """Scale down a fresh layer's writes into the residual stream (GPT-2 §2.3)."""
     for projection in (block.self_attn.o_proj, block.mlp.down_proj):  # type: ignore[union-attr]
         projection.weight.data.mul_((2 * layers) ** -0.5)  # type: ignore[operator,union-attr]

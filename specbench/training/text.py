@@ -1,4 +1,4 @@
-"""What a draft learns: text in windows of tokens, or the target's own answers to prompts, part by part for the cache.
+"""Training text of a draft: windows of text, or the target's own answers to prompts, part by part for the cache.
 
 Drafts learn most from answers of their target (Zhou et al. 2023, DistillSpec, arXiv 2310.08461).
 """
@@ -25,17 +25,17 @@ from specbench.training.cache import Example, Manifest, Origin
 from specbench.training.data import Source, Sources
 
 SHORTEST = 2  # tokens of a window: one to start from, one to learn
-VALUES = 4096  # of a weight
-ROWS = 8  # answers of a call per row: few rows stand idle at its end
+VALUES = 4096  # sampled values per weight
+ROWS = 8  # answers per row and call, so that few rows are idle at its end
 
 Decode = Callable[[Sequence[Sequence[int]], Sequence[int]], Sequence[Trace]]  # prompts as token ids, a seed for each
 
 
 @dataclass(frozen=True)
 class Progress:
-    """what: prompts or documents; how many are done, of how many (None if unknown).
+    """what: prompts or documents; the number done, and the total (None if unknown).
 
-    tokens and seconds: those of this process, which may have continued what another one began.
+    tokens and seconds: those of this process, which may have continued another one's work.
     """
 
     what: str
@@ -46,7 +46,7 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Tokens per second; NaN before any."""
+        """Tokens per second; NaN before the first token."""
         return ratio(self.tokens, self.seconds)
 
 
@@ -58,7 +58,7 @@ Watch = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Document:
-    """A text whose windows are held out together or not at all; it is tokenized when that is asked for."""
+    """A text whose windows are held out together or not at all; it is tokenized on demand."""
 
     name: str
     category: str
@@ -77,7 +77,7 @@ def documents(sources: Sources, encode: Encode) -> Iterator[Document]:
 
 
 def row_document(source: Source, prompts: PromptSet, prompt: Prompt, encode: Encode) -> Document:
-    """A row of a data set: its prompt, and the answer to it if the row has one."""
+    """A row of a data set: its prompt, and its answer if it has one."""
 
     def tokens() -> Sequence[int]:
         if prompts.applied is None:
@@ -94,15 +94,15 @@ def joined(prompt: str, answer: str) -> str:
 
 
 def without_opening(encode: Encode, text: str) -> Sequence[int]:
-    """The tokens of a text that goes on after others: without those that open one, such as a BOS."""
+    """The tokens of a text that follows others: without initial special tokens, such as a BOS."""
     ids, opening = (encode(text) if text else []), encode("")
     return ids[len(opening) :] if ids[: len(opening)] == opening else ids
 
 
 def windows(document: Document, length: int) -> list[Example]:
-    """The tokens of a document, `length` at a time and the last ones; every token but the first of a window is learned.
+    """The tokens of a document in windows of `length`, the rest included; all but a window's first token are learned.
 
-    Empty where there is too little text.
+    Empty if there is too little text.
     """
     ids = document.tokens()
     parts = [ids[start : start + length] for start in range(0, len(ids), length)]
@@ -110,7 +110,7 @@ def windows(document: Document, length: int) -> list[Example]:
 
 
 def text_parts(sources: Sources, encode: Encode, watch: Watch, manifest: Manifest) -> Iterator[list[Example]]:
-    """The windows of every document that a cache lacks. UsageError where there is no text at all."""
+    """The windows of every document missing in a cache. UsageError if there is no text at all."""
     began, tokens, rows = time.perf_counter(), 0, manifest.rows
     for number, document in enumerate(islice(documents(sources, encode), manifest.parts, None), manifest.parts + 1):
         examples = windows(document, manifest.origin.length)
@@ -130,7 +130,7 @@ def text_parts(sources: Sources, encode: Encode, watch: Watch, manifest: Manifes
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt to be answered: of which source it is, and the how manieth of its samples."""
+    """A prompt to be answered: its source, and the number of its sample."""
 
     source: Source
     prompts: PromptSet
@@ -138,38 +138,38 @@ class Asked:
     sample: int
 
     def seed(self, seed: int) -> int:
-        """The seed of its decode, whatever is decoded beside it."""
+        """The seed of its decode, independent of the rest of the batch."""
         return seed_from(seed, self.source.label, self.prompt.draw, self.sample, "answer")
 
     def example(self, answer: Sequence[int]) -> Example:
-        """The prompt and what the target answered, the token that ends it included."""
+        """The prompt and the target's answer, its end token included."""
         name, category = self.source.known_as(self.prompt), self.source.category(self.prompt)
         return Example([*self.prompt.ids, *answer], len(self.prompt.ids), category, name)
 
     def later(self, answer: Sequence[int], chat: Chat | None) -> "Asked | None":
-        """The next turn of its conversation, on this answer; None where there is none."""
+        """The next turn of its conversation, after this answer; None if it was the last."""
         prompt = next_turn(self.prompt, answer, self.prompts, chat) if chat else None
         return replace(self, prompt=prompt) if prompt else None
 
 
 def calls(sources: Sources, samples: int, together: int) -> list[list[Asked]]:
-    """What is decoded in one call: prompts of about one length, the longest first, so that too much shows at once."""
+    """The prompts of each call: of similar length, the longest first, so that memory runs out at once if at all."""
     asked = [
         Asked(source, source.prompts, prompt, sample)
         for source, prompt in sources.asked
         if source.prompts
         for sample in range(samples)
     ]
-    asked.sort(key=lambda one: -len(one.prompt.ids))  # stable: else as in the data
+    asked.sort(key=lambda one: -len(one.prompt.ids))  # stable: ties keep the order of the data
     return [asked[start : start + together] for start in range(0, len(asked), together)]
 
 
 def answer_parts(
     decode: Decode, sources: Sources, chat: Chat | None, watch: Watch, manifest: Manifest
 ) -> Iterator[list[Example]]:
-    """The answers of every call of the decoder that a cache lacks.
+    """The answers of every call missing in a cache.
 
-    decode: the target's own decoding, of as many prompts as it is given, with a seed for each.
+    decode: the target's own decoding, for any number of prompts, with a seed for each.
     """
     origin, began, tokens = manifest.origin, time.perf_counter(), 0
     every = calls(sources, origin.samples, origin.together)
@@ -183,7 +183,7 @@ def answer_parts(
 
 
 def answered(decode: Decode, asked: Sequence[Asked], seed: int, chat: Chat | None) -> list[Example]:
-    """The answers to some prompts, and to what follows on them in their conversations."""
+    """The answers to some prompts, and to later turns of their conversations."""
     examples: list[Example] = []
     while asked:
         traces = decode([one.prompt.ids for one in asked], [one.seed(seed) for one in asked])
@@ -199,7 +199,7 @@ def answered(decode: Decode, asked: Sequence[Asked], seed: int, chat: Chat | Non
 def answers_origin(
     sources: Sources, spec: RunSpec, described: Mapping[str, Any], tokenizer: Any, vocabulary: int, samples: int = 1
 ) -> Origin:
-    """Of the target's answers, decoded as a spec says. described: `Backend.describe`; vocabulary: width of the head.
+    """The origin of answers decoded by a spec. described: `Backend.describe`; vocabulary: width of the target's head.
 
     UsageError for several samples of greedy answers. Greedy answers have no seed.
     """
@@ -215,12 +215,12 @@ def answers_origin(
 
 
 def text_origin(sources: Sources, described: Mapping[str, Any], tokenizer: Any, vocabulary: int, length: int) -> Origin:
-    """Of texts as they are, in windows of so many tokens."""
+    """The origin of plain texts, in windows of `length` tokens."""
     return Origin(kind="text", length=length, **common(sources, described, tokenizer, vocabulary))
 
 
 def common(sources: Sources, described: Mapping[str, Any], tokenizer: Any, vocabulary: int) -> dict[str, Any]:
-    """What origins of both kinds have."""
+    """The common fields of both kinds of origins."""
     return {
         "target": described["target_source"],
         "revision": described["target_commit"],
@@ -235,14 +235,14 @@ def common(sources: Sources, described: Mapping[str, Any], tokenizer: Any, vocab
 
 
 def with_weights(described: Mapping[str, Any], network: Any) -> dict[str, Any]:
-    """What a backend describes, with the weights of the target named by their values: a folder may get others."""
+    """A backend's description, with a digest of the target's weights: those in a folder may change."""
     return {**described, "target_weights": f"{described['target_weights']}, {weights_digest(network)[:12]}"}
 
 
 def weights_digest(network: Any) -> str:
-    """A digest of a network's weights, of a few thousand values of each: training changes them all.
+    """A digest of a network's weights, from a few thousand values of each: training changes them all.
 
-    The same in every type that has these values. Packed weights count by their names and shapes.
+    It is the same in every type that has these values. Packed weights count by their names and shapes.
     """
     digest = hashlib.sha256()
     for name, weight in sorted(network.state_dict().items()):
@@ -254,6 +254,6 @@ def weights_digest(network: Any) -> str:
 
 
 def tokenizer_sha256(tokenizer: Any) -> str:
-    """What a tokenizer of transformers is known by: its tokens, and how it splits texts of many kinds."""
+    """The digest of a transformers tokenizer: of its tokens, and of its splits of texts of many kinds."""
     known = [sorted(tokenizer.get_vocab().items()), [list(tokenizer(text).input_ids) for text in PROBES]]
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()
