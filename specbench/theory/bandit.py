@@ -1,9 +1,9 @@
-"""Which of several methods decodes the next prompts: a bandit over methods and lookaheads, for `--method auto`.
+"""The choice between methods for the next prompts: a bandit over methods and lookaheads, for `--method auto`.
 
-The unit is what an engine decodes at once, since every arm is compiled by itself; BanditSpec (Hou et al. 2025, arXiv
-2505.15141) and MetaSD (Kim et al. 2024) choose round by round. Tokens/s is learned as tokens per round ÷ seconds per
-round: seconds hardly vary from prompt to prompt, and a chain of K tokens tells what every shorter one would have
-emitted. A lookup is judged by every text, whoever decoded it ("Not-a-Bandit", Liu et al. 2025, arXiv 2510.20064).
+The unit is a batch of an engine, since every arm is compiled separately; BanditSpec (Hou et al. 2025, arXiv
+2505.15141) and MetaSD (Kim et al. 2024) choose round by round. Tokens/s is learned as tokens per round ÷ seconds
+per round: seconds hardly vary from prompt to prompt, and a chain of K tokens shows the output of every shorter one.
+A lookup is judged by every text, whichever arm decoded it ("Not-a-Bandit", Liu et al. 2025, arXiv 2510.20064).
 """
 
 import math
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 from specbench.metrics import RoundCounts, branched, ratio
 
-WIDTH = 0.5  # standard errors, times √log of the decodes so far, that a method is given the benefit of the doubt for
-SPREAD = 0.25  # of the log of tokens per round between prompts: a first guess
-GUESS = 4.0  # decodes that it is worth
+WIDTH = 0.5  # exploration bonus of a method in standard errors, times √log of the decodes so far
+SPREAD = 0.25  # prior of the standard deviation of log tokens per round between prompts
+GUESS = 4.0  # its weight in decodes
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One choice: lookaheads of the same `method` share what is known of its acceptance."""
+    """One choice: lookaheads of the same `method` share the evidence on its acceptance."""
 
     method: str
     k: int
@@ -27,7 +27,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What one arm made of the prompts of one turn; without seconds, what it would have made of another's texts."""
+    """The results of one arm on the prompts of one turn; without seconds, simulated on another arm's texts."""
 
     arm: Arm
     texts: Sequence[Sequence[RoundCounts]]  # the rounds of every prompt
@@ -40,8 +40,8 @@ class Decoded:
 
 @dataclass
 class Bandit:
-    """Chooses the arm with the most tokens per second, its method given the benefit of the doubt (UCB,
-    Auer et al. 2002); first every arm that nothing is known of. `seen` is all that it learns from."""
+    """Chooses the arm with the most tokens per second by the upper confidence bound of its method
+    (UCB, Auer et al. 2002); untried arms come first. `seen` is all that it learns from."""
 
     arms: Sequence[Arm]
     seen: list[Decoded] = field(default_factory=list)
@@ -55,12 +55,12 @@ class Bandit:
         return max(self.arms, key=lambda arm: math.log(rates[arm]) + doubt[arm.method])
 
     def rates(self) -> dict[Arm, float]:
-        """Tokens per second of every arm that something is known of."""
+        """Tokens per second of every arm with evidence."""
         known = dict.fromkeys(one.arm for one in timed(self.seen))
         return {arm: tokens_per_round(arm, self.seen) / seconds_per_round(arm, self.seen) for arm in known}
 
     def doubts(self) -> dict[str, float]:
-        """By how much the log of every method's rate may be higher than is known; 0 where no draft is judged."""
+        """The exploration bonus on the log of every method's rate; 0 if no draft is judged."""
         wide = WIDTH * math.sqrt(math.log(max(len(timed(self.seen)), 1)))
         drafts = {one.arm.method for one in self.seen if any(r.drafted for r in one.rounds)}
         logs = {method: log_tokens(method, self.seen) for method in dict.fromkeys(arm.method for arm in self.arms)}
@@ -68,7 +68,7 @@ class Bandit:
 
 
 def timed(seen: Sequence[Decoded]) -> list[Decoded]:
-    """Those that were decoded so."""
+    """The results with measured times."""
     return [one for one in seen if one.seconds is not None]
 
 
@@ -78,8 +78,8 @@ def seconds_per_round(arm: Arm, seen: Sequence[Decoded]) -> float:
 
 
 def tokens_per_round(arm: Arm, seen: Sequence[Decoded]) -> float:
-    """Emitted tokens ÷ rounds, over the decodes with this lookahead and, as they would have been with
-    it, with longer ones of its method. Trees of other sizes are other drafts: then own decodes alone."""
+    """Emitted tokens ÷ rounds, over the decodes with this lookahead and, simulated with it, longer
+    ones of its method. Trees of other sizes are other drafts: then only its own decodes count."""
     same = [one for one in seen if one.arm.method == arm.method and one.arm.k >= arm.k]
     if any(branched(rounds) for one in same for rounds in one.texts):
         same = [one for one in same if one.arm == arm]
@@ -89,8 +89,8 @@ def tokens_per_round(arm: Arm, seen: Sequence[Decoded]) -> float:
 
 
 def rounds_with(k: int, longer: int, rounds: Sequence[RoundCounts]) -> int:
-    """How many rounds a text decoded with the lookahead `longer` would have taken with k ≤ longer: what
-    is emitted up to the next rejection is one stretch, of which a round emits k + 1 tokens at most."""
+    """The number of rounds with k ≤ longer for a text decoded with the lookahead `longer`: the
+    tokens up to the next rejection are one stretch, of which a round emits k + 1 tokens at most."""
     found, stretch = 0, 0
     for one in rounds:
         stretch += one.emitted
@@ -106,7 +106,7 @@ def log_tokens(method: str, seen: Sequence[Decoded]) -> list[float]:
 
 
 def spread(logs: Sequence[float]) -> float:
-    """The standard deviation of these between decodes, beside the first guess."""
+    """The standard deviation of these between decodes, combined with the prior."""
     mean = math.fsum(logs) / len(logs)
     total = SPREAD**2 * GUESS + math.fsum((one - mean) ** 2 for one in logs)
     return math.sqrt(total / (GUESS + len(logs) - 1))

@@ -1,4 +1,4 @@
-"""Which shape a draft should have: what depth and size cost, what they buy, and the best of them by the formula.
+"""The best shape of a draft by the formula: the cost and the acceptance of its depth and size.
 
 At equal parameters the latency of a draft grows with its depth, so wide and shallow drafts are better (Yan,
 Agarwal, Venkataraman, "Decoding Speculative Decoding", arXiv 2402.01528). Here both sides are fitted, not assumed.
@@ -18,7 +18,7 @@ from scipy.optimize import nnls
 from specbench.theory.formulas import check_share, expected_tokens
 from specbench.theory.optimum import Costs, break_even_alpha_of
 
-FEWEST = 4  # points for a fit of up to three unknowns: with fewer there is no residual to judge it by
+FEWEST = 4  # points for a fit of up to three unknowns: fewer leave no residual
 EDGE = 1e-4  # α is kept this far from 0 and 1, where its logit is infinite
 
 Rising = Literal["rises", "level within the spread", "does not rise"]
@@ -40,7 +40,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Choice:
-    """The best lookahead of a draft: tokens per round there (TAR), and the speedup that follows."""
+    """The best lookahead of a draft: its tokens per round (TAR), and its speedup."""
 
     k: int
     tokens: float
@@ -59,10 +59,10 @@ class DraftTimes:
 
 @dataclass(frozen=True)
 class Speed:
-    """The measured times of a target and its drafts by name, and the longest lookahead that is considered.
+    """The measured times of a target and its drafts by name, and the maximum lookahead.
 
-    step: seconds of a decode step of the target; verify[K], overhead: of a round, in
-    such steps; v: by lookahead, the target's pass over K + 1 tokens ÷ that over one.
+    step: seconds of a decode step of the target; verify[K], overhead: of a round, in such
+    steps; v: by lookahead, the target's pass over K + 1 tokens ÷ that over one.
     """
 
     step: Spread
@@ -73,7 +73,7 @@ class Speed:
     k_max: int
 
     def rounds(self, first: float, later: float) -> tuple[float, ...]:
-        """The costs of rounds with 1..k_max tokens, of a draft whose first and later tokens take so many seconds."""
+        """The costs of rounds with 1..k_max tokens, of a draft with these seconds for first and later tokens."""
         step = self.step.value
         return Costs(first / step, later / step, self.verify, self.overhead).rounds(self.k_max)
 
@@ -84,20 +84,20 @@ class Speed:
         return best_choice(alpha, self.rounds_of(name))
 
     def break_even(self, name: str) -> float | None:
-        """The α above which some lookahead pays; None where none does."""
+        """The α above which some lookahead pays; None if none does."""
         return break_even_alpha_of((1.0, *self.rounds_of(name)))
 
 
 def best_choice(alpha: float, rounds: Sequence[float]) -> Choice:
-    """The lookahead with the greatest E(α, K) ÷ cost of a round, by their costs from K =
-    1 on; its speedup is below 1 where none pays. ValueError if alpha is outside [0, 1]."""
+    """The lookahead with the greatest E(α, K) ÷ cost of a round, by their costs from K = 1 on;
+    its speedup is below 1 if none pays. ValueError if alpha is outside [0, 1]."""
     tokens = [expected_tokens(alpha, k) for k in range(1, len(rounds) + 1)]
     choices = [Choice(k, t, t / cost) for k, (t, cost) in enumerate(zip(tokens, rounds, strict=True), 1)]
     return max(choices, key=lambda choice: choice.speedup)
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Of points (cost, gain) which lie on the Pareto front: no other one is as cheap and as good, and better in one."""
+    """Which points (cost, gain) are on the Pareto front: no other one is as cheap and as good, and better in one."""
 
     def beaten(cost: float, gain: float) -> bool:
         return any(c <= cost and g >= gain and (c < cost or g > gain) for c, g in points)
@@ -106,7 +106,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[bool]:
 
 
 def rising(spreads: Sequence[Spread]) -> Rising:
-    """Whether the medians rise from one measurement to the next; a fall counts where the quartiles are disjoint."""
+    """Whether the medians rise from one measurement to the next; a fall counts if the quartiles are disjoint."""
     steps = list(itertools.pairwise(spreads))
     if all(a.value < b.value for a, b in steps):
         return "rises"
@@ -117,7 +117,7 @@ def rising(spreads: Sequence[Spread]) -> Rising:
 class LatencyFit:
     """Seconds per drafted token = fixed + per_layer · layers + per_parameter · parameters, by least squares.
 
-    Of relative errors, with no coefficient below zero. residual: their root mean square; worst: the largest of them.
+    It minimises relative errors, with no coefficient below zero. residual: their root mean square; worst: the largest.
     """
 
     fixed: float
@@ -133,13 +133,13 @@ class LatencyFit:
 
 
 def fit_latency(layers: Sequence[int], parameters: Sequence[float], seconds: Sequence[float]) -> LatencyFit | None:
-    """The fit to some shapes. What is the same for all of them becomes part of `fixed`; None for fewer than four."""
+    """The fit to some shapes. A constant column becomes part of `fixed`; None for fewer than four."""
     if len(seconds) < FEWEST:
         return None
     y = np.asarray(seconds, dtype=np.float64)
     columns = varying(np.ones(len(y)), np.asarray(layers, np.float64), np.asarray(parameters, np.float64))
     scale = np.abs(columns).max(0)
-    scale[scale == 0] = 1.0  # of a column that does not vary
+    scale[scale == 0] = 1.0  # a constant column
     found, _ = nnls(columns / scale / y[:, None], np.ones(len(y)))
     errors = columns @ (found / scale) / y - 1
     fixed, per_layer, per_parameter = map(float, found / scale)
@@ -150,8 +150,8 @@ def fit_latency(layers: Sequence[int], parameters: Sequence[float], seconds: Seq
 class AcceptanceFit:
     """logit α = constant + by_parameters · ln parameters + by_layers · ln layers + by_tokens · ln training tokens.
 
-    A description of the shapes that were trained, by least squares, not a theory. residual:
-    the root mean square of α's error; points: how many trained networks it is from.
+    A description of the trained shapes, by least squares, not a theory. residual: the root mean
+    square of α's error; points: the number of trained networks.
     """
 
     constant: float
@@ -162,7 +162,7 @@ class AcceptanceFit:
     points: int
 
     def at(self, layers: int, parameters: float, tokens: float) -> float:
-        """α of a shape after so many training tokens."""
+        """α of a shape after this many training tokens."""
         by = self.by_parameters * math.log(parameters) + self.by_layers * math.log(layers)
         return expit(self.constant + by + self.by_tokens * math.log(tokens))
 
@@ -185,7 +185,7 @@ def fit_acceptance(
 
 
 def varying(first: NDArray[np.float64], *rest: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[n, columns], with zeros for the columns of `rest` that are constant: they say nothing."""
+    """[n, columns], with zeros for the constant columns of `rest`: they carry no information."""
     return np.stack([first, *(c if np.ptp(c) else np.zeros_like(c) for c in rest)], 1)
 
 
@@ -200,7 +200,7 @@ def expit(x: float) -> float:
 
 @dataclass(frozen=True)
 class Optimum:
-    """A shape as the formula sees it: from the fits alone, measured or not."""
+    """A shape's prediction by the formula, from the fits alone, whether measured or not."""
 
     layers: int
     parameters: float
@@ -210,12 +210,12 @@ class Optimum:
 
 
 def fitted(fits: tuple[LatencyFit, AcceptanceFit], speed: Speed, shape: tuple[int, float], tokens: float) -> Optimum:
-    """What both fits and the formula say of a shape (layers, parameters) after so many training tokens."""
+    """The prediction of both fits and the formula for a shape (layers, parameters) after this many training tokens."""
     latency, acceptance = fits
     seconds, alpha = latency.at(*shape), acceptance.at(*shape, tokens)
     return Optimum(*shape, alpha, seconds / speed.step.value, best_choice(alpha, speed.rounds(seconds, seconds)))
 
 
 def amounts(total: int, rungs: int) -> list[int]:
-    """What a candidate has had in all after every rung: twice as much as on the one before, `total` on the last."""
+    """The total training tokens of a candidate after every rung: doubled each time, `total` on the last."""
     return [max(1, total >> (rungs - 1 - number)) for number in range(rungs)]

@@ -1,7 +1,7 @@
-"""A fleet of devices under load: tokens per second and latencies of an engine whose steps were measured.
+"""A fleet of devices under load: tokens per second and latencies of an engine with measured steps.
 
 Every device batches continuously (Orca, Yu et al., OSDI 2022): requests join between two steps while there are slots,
-first come, first served; a prompt is read whole before the next step; a step takes what was measured for so many rows,
+first come, first served; a prompt is read whole before the next step; a step takes the measured time for its rows,
 interpolated between measured batches, and gives every row a drawn number of tokens. With one slot: the M/G/1 queue.
 """
 
@@ -23,9 +23,9 @@ Steps = Generator[Event, None, None]
 
 @dataclass(frozen=True)
 class Engine:
-    """One device. seconds: of a step, by the number of rows, which ascends; below the
-    first it takes as long as there. tokens: the chances that a row emits 1, 2, … tokens in
-    a step. prefill: seconds of a prompt. slots: rows at most, no more than were measured."""
+    """One device. seconds: of a step, by ascending number of rows; below the first it takes as
+    long as there. tokens: the probabilities that a row emits 1, 2, … tokens in a step. prefill:
+    seconds of a prompt. slots: maximum rows, at most as many as were measured."""
 
     seconds: tuple[tuple[int, float], ...]
     tokens: tuple[float, ...]
@@ -33,7 +33,7 @@ class Engine:
     slots: int
 
     def step(self, rows: int) -> float:
-        """Seconds of a step with so many rows."""
+        """Seconds of a step with this many rows."""
         for (low, before), (high, after) in pairwise(self.seconds):
             if low <= rows <= high:
                 return before + (after - before) * (rows - low) / (high - low)
@@ -41,7 +41,7 @@ class Engine:
 
     @property
     def tokens_per_step(self) -> float:
-        """Of a row."""
+        """The mean tokens of a row per step."""
         return math.fsum(number * chance for number, chance in enumerate(self.tokens, start=1))
 
     def capacity(self, length: float) -> float:
@@ -51,8 +51,8 @@ class Engine:
 
 @dataclass(frozen=True)
 class Load:
-    """What comes: so many requests with these lengths in tokens, each as likely, from so many users, who
-    send the next request when they have the answer (closed), or `rate` a second at random, Poisson (open)."""
+    """The arriving requests: their number, their lengths in tokens, each as likely, and their users, who
+    send the next request after each answer (closed), or `rate` a second at random, Poisson (open)."""
 
     requests: int
     lengths: Sequence[int]
@@ -63,7 +63,7 @@ class Load:
 
 @dataclass
 class Request:
-    """One request: when it came, when its first `begun` tokens and its last came, and how many it still wants."""
+    """One request: its arrival time, the times of its first `begun` tokens and its last, and its remaining tokens."""
 
     came: float
     length: int
@@ -76,9 +76,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Served:
-    """All devices together, and requests at the median, 95 % and 99 %, in seconds.
-    busy: share of the time in which a device works; rows: mean rows of a step.
-    first_token counts from the request; per_token: of those after the first step's."""
+    """All devices together, and requests at the median, 95 % and 99 %, in seconds. busy: share
+    of the time in which a device works; rows: mean rows of a step. first_token counts from the
+    request; per_token: of those after the first step's."""
 
     tokens_per_second: float
     requests_per_second: float
@@ -90,7 +90,7 @@ class Served:
 
 
 def simulate(engine: Engine, load: Load, devices: int = 1) -> Served:
-    """Serve a load; the same seed gives the same lengths and times of arrival whatever the engine."""
+    """Serve a load; the same seed gives the same lengths and arrival times for every engine."""
     environment, draws = Environment(), random.Random(load.seed)
     fleet = [Device(environment, engine, random.Random(f"{load.seed} {number}")) for number in range(devices)]
     lengths = [draws.choice(load.lengths) for _ in range(load.requests)]
@@ -113,7 +113,7 @@ def user(fleet: "Sequence[Device]", queue: Iterator[Request]) -> Steps:
 
 
 def crowd(fleet: "Sequence[Device]", requests: Sequence[Request], rate: float, draws: random.Random) -> Steps:
-    """Send requests at random times, whoever still waits."""
+    """Send requests at random times, however many are waiting."""
     for request in requests:
         yield fleet[0].environment.timeout(draws.expovariate(rate))
         sent_to_the_freest(fleet, request)
@@ -144,14 +144,14 @@ def figures(requests: Sequence[Request], fleet: "Sequence[Device]", now: float) 
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, ...]:
-    """The nearest ranks at `SHARES`; empty of nothing."""
+    """The nearest ranks at `SHARES`; empty without values."""
     ordered = sorted(values)
     return tuple(ordered[math.ceil(share * len(ordered)) - 1] for share in SHARES) if ordered else ()
 
 
 @dataclass
 class Device:
-    """A device that serves what it is given; `worked` and `stepped` are its seconds of work and of steps."""
+    """A device with its queue; `worked` and `stepped` are its seconds of work and of steps."""
 
     environment: Environment
     engine: Engine

@@ -1,5 +1,5 @@
-"""What speculative decoding should give, as formulas: tokens per round, speedup, operations. Nothing
-is rounded here. Which K is best: `optimum`; trees: `sequoia`; nested speculation: `nested_costs`.
+"""The formulas of speculative decoding: tokens per round, speedup, operations. Nothing is
+rounded here. Best K: `optimum`; trees: `sequoia`; nested speculation: `nested_costs`.
 
 Leviathan = Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv
 2211.17192. PEARL = Liu et al., arXiv 2408.11850. SSD = "speculative speculative decoding", arXiv 2603.03251.
@@ -8,7 +8,7 @@ Leviathan = Leviathan, Kalman, Matias, "Fast Inference from Transformers via Spe
 import math
 from collections.abc import Sequence
 
-K_MAX = 1000  # the searches for the best K stop here; no draft of this length is ever worth its verification
+K_MAX = 1000  # limit of the searches for the best K; no draft of this length is worth its verification
 
 
 def expected_tokens(alpha: float, k: int) -> float:
@@ -22,7 +22,7 @@ def expected_tokens(alpha: float, k: int) -> float:
         return k + 1.0
     if alpha == 0 or k == 0:
         return 1.0
-    # expm1 keeps all digits where 1 − α^(K+1) would cancel, close to alpha = 1.
+    # expm1 keeps all digits close to alpha = 1, where 1 − α^(K+1) would cancel.
     return -math.expm1((k + 1) * math.log(alpha)) / (1 - alpha)
 
 
@@ -40,10 +40,10 @@ def expected_tokens_by_position(alphas: Sequence[float]) -> float:
 
 
 def drafting(k: int, c: float, at_once: bool = False) -> float:
-    """What a round drafts, in target decode steps: Kc. At once: c itself, whatever K is, but nothing for K = 0.
+    """The drafting cost of a round in target decode steps: Kc. At once: c itself for every K, but 0 for K = 0.
 
     c = seconds per drafted token ÷ seconds per target decode step. at_once: one pass, or one
-    search, drafts all tokens of a round (Medusa, PARD, DFlash; lookups), and c is what that takes.
+    search, drafts all tokens of a round (Medusa, PARD, DFlash; lookups), and c is its cost.
     """
     return c * min(k, 1) if at_once else k * c
 
@@ -51,8 +51,8 @@ def drafting(k: int, c: float, at_once: bool = False) -> float:
 def speedup(alpha: float, k: int, c: float, at_once: bool = False) -> float:
     """Decode time without ÷ with speculation: (1 − α^(K+1)) / ((1 − α)(Kc + 1)). Leviathan, Theorem 3.8.
 
-    Verifying costs one step, `drafting` what is said there, all else nothing.
-    ValueError if alpha is outside [0, 1], K is negative, or c is negative or not finite.
+    Verifying costs one step, drafting as in `drafting`, all else nothing. ValueError if alpha
+    is outside [0, 1], K is negative, or c is negative or not finite.
     """
     check_cost("c", c)
     return expected_tokens(alpha, k) / (drafting(k, c, at_once) + 1)
@@ -79,7 +79,7 @@ def speedup_while_verifying(tokens: float, drafting: float, v: float, hit: float
     """Speedup with the draft on a second device: E / (h·max(D, v) + (1 − h)(v + D) + overhead). PEARL §4, SSD.
 
     tokens: E; drafting: D, all drafts of a round; hit: h, the share of rounds whose draft was made during
-    the pass before: α^(K+1) when a greedy draft goes on with its own likeliest text. ValueError as above.
+    the pass before: α^(K+1) if a greedy draft continues with its own likeliest text. ValueError as above.
     """
     check_cost("drafting", drafting)
     check_cost("v", v)
@@ -100,14 +100,14 @@ def operations(alpha: float, k: int, c_hat: float, at_once: bool = False) -> flo
 
 
 def accepted_per_drafted(alpha: float, k: int) -> float:
-    """Accepted ÷ drafted tokens, what many tools call acceptance rate: (E − 1) / K. It
-    equals alpha only at K = 1. ValueError if alpha is outside [0, 1] or K is below 1."""
+    """Accepted ÷ drafted tokens, called acceptance rate by many tools: (E − 1) / K. It equals
+    alpha only at K = 1. ValueError if alpha is outside [0, 1] or K is below 1."""
     check_drafts("accepted per drafted", k)
     return (expected_tokens(alpha, k) - 1) / k
 
 
 def check_share(name: str, value: float) -> None:
-    """ValueError unless the value lies in [0, 1]."""
+    """ValueError unless the value is in [0, 1]."""
     if not 0 <= value <= 1:  # written so that NaN fails too
         raise ValueError(f"{name} must lie in [0, 1], got {value}")
 
@@ -137,16 +137,16 @@ def check_drafts(what: str, k: int) -> None:
 
 
 # --- levels -----------------------------------------------------------------------------------------------------------
-# What a draft costs that is itself made by speculation (vertical cascades,
-# CS-Drafting, arXiv 2312.11462). Costs are in units of one target decode step.
+# The cost of a draft that is itself made by speculation (vertical cascades, CS-Drafting, arXiv
+# 2312.11462). Costs are in units of one target decode step.
 
 
 def nested_costs(inner: float, k: int, pass_: float, draft: Sequence[float]) -> tuple[float, ...]:
-    """Cost of a draft of 0..len(draft) tokens by inner rounds, as many as it takes, in target decode steps.
+    """Cost of a draft of 0..len(draft) tokens by inner rounds, as many as needed, in target decode steps.
 
-    Where m tokens are missing a round drafts min(k, m − 1), which costs draft[that many], and one pass of the
-    middle model, `pass_`; it emits j tokens with the chance α'^(j−1)(1 − α'), all drafted ones and a bonus with
-    the rest. Deeper nests: `draft` is the result for the level below. ValueError if an argument is out of range.
+    If m tokens are missing a round drafts min(k, m − 1), which costs draft[that many], and one pass of the
+    middle model, `pass_`; it emits j tokens with probability α'^(j−1)(1 − α'), else all drafted ones and a
+    bonus. Deeper nests: `draft` is the result for the level below. ValueError if an argument is out of range.
     """
     check_share("the inner alpha", inner)
     check_k(k)

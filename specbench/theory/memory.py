@@ -1,4 +1,4 @@
-"""How much memory decoding takes, in bytes from sizes alone, without what an allocator keeps to itself."""
+"""The memory of decoding, in bytes from sizes alone, without the allocator's reserve."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,17 +8,17 @@ from typing import Literal
 from specbench.wording import gigabytes, grouped
 
 Kind = Literal["weights", "packed weights", "caches", "learning", "working memory"]
-UPCAST = 4  # bytes of a number where a pass computes in float32 whatever the weights are
-ROWS = 4  # float32 copies of a row of logits on its way to a verdict: scores, p or q, what is left of it, its sum
+UPCAST = 4  # bytes of a number if a pass computes in float32 whatever the weights are
+ROWS = 4  # float32 copies of a row of logits per verdict: scores, p or q, the residual, its sum
 
 
 @dataclass(frozen=True)
 class Network:
-    """The sizes of a network: bytes of its weights, and of those that the host holds at most while they are read.
+    """The sizes of a network: bytes of its weights, and the host's peak bytes while they are read.
 
-    kept: numbers that a layer keeps of a token, keys and values together. inner: the widest of what a layer computes.
-    heads: of queries; `groups` of them share a key. scored: whether attention holds all its scores. masked: types of
-    layer with a mask of their own. item: bytes of a number. packed: bytes of the weights that compiled rounds read.
+    kept: numbers cached per token and layer, keys and values together. inner: the widest activation of a layer.
+    heads: of queries; `groups` of them share a key. scored: whether attention holds all its scores. masked: types
+    of layer with separate masks. item: bytes of a number. packed: bytes of the weights that compiled rounds read.
     """
 
     weights: int
@@ -36,35 +36,35 @@ class Network:
     packed: int = 0
 
     def of_layers(self, layers: int) -> "Network":
-        """So many layers of it, on its weights."""
+        """The network with this many of its layers, on its weights."""
         return replace(self, layers=layers, weights=0, packed=0)
 
     def cache(self, length: int, rows: int) -> int:
-        """A static cache of so many places."""
+        """The bytes of a static cache of `length` slots."""
         return self.layers * self.kept * length * rows * self.item
 
     def learning(self, rows: int, vocabulary: int) -> int:
-        """A copy that drafts, one in float32 if that is wider, gradients, two moments
-        and a copy to go back to, and so many rows of a vocabulary in 16 bits."""
+        """A copy that drafts, one in float32 if that is wider, gradients, two moments and a
+        copy to restore, and `rows` rows of a vocabulary in 16 bits."""
         wide = max(self.item, UPCAST)
         numbers = self.weights // self.item
         return numbers * (self.item + 4 * wide + (wide if wide > self.item else 0)) + 2 * rows * vocabulary
 
     def prefill(self, prompt: int, length: int, rows: int) -> int:
-        """What a pass over the prompts holds at its fullest, in its widest layer."""
+        """The peak bytes of a pass over the prompts, in its widest layer."""
         mlp = 2 * self.hidden * (self.item + UPCAST) + 3 * self.inner * self.item
         scores = self.heads * length * (2 * self.item + UPCAST) if self.scored else 0
         masks = self.masked * self.groups * length * (self.item + 1)
         return rows * (prompt * (mlp + scores + masks) + self.vocabulary * (self.item + ROWS * UPCAST))
 
     def round(self, nodes: int, rows: int) -> int:
-        """The rows of logits of a round: those of the verified tokens and those that the drafts were drawn from."""
+        """The rows of logits of a round: those of the verified tokens and of the drafted ones."""
         return rows * (2 * nodes + 1) * self.vocabulary * (self.item + ROWS * UPCAST)
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one role takes of one kind, in bytes."""
+    """The bytes of one role for one purpose."""
 
     role: str
     kind: Kind
@@ -73,8 +73,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Arm:
-    """A method as it is held ready: the networks that have caches, the places
-    of each, the nodes of a round, and bytes that drafts take which learn."""
+    """A method that is ready: the networks that have caches, the slots of each, the nodes of a
+    round, and the bytes of drafts that learn."""
 
     networks: Sequence[Network]
     prompt: int
@@ -85,7 +85,7 @@ class Arm:
 
     @property
     def sizes(self) -> list[int]:
-        """Of every cache."""
+        """The bytes of every cache."""
         return [network.cache(self.length, self.rows) for network in self.networks]
 
     @property
@@ -94,7 +94,7 @@ class Arm:
 
     @property
     def working(self) -> int:
-        """What its largest pass works with; a row that is refilled is taken in with caches of its own."""
+        """The working memory of its largest pass; a refilled row is prefilled with separate caches."""
         admitted = self.caches // self.rows if self.rows > 1 else 0
         passes = [n.prefill(self.prompt, self.length, self.rows) for n in self.networks]
         return admitted + max([*passes, *(n.round(self.nodes, self.rows) for n in self.networks)])
@@ -107,7 +107,7 @@ def shared(arms: Iterable[Arm]) -> int:
 
 
 def parts(roles: Mapping[str, Network], groups: Sequence[Sequence[Arm]]) -> list[Part]:
-    """What a run holds at its fullest: all weights, and the group of arms whose caches and learning take the most."""
+    """The peak of a run: all weights, and the group of arms whose caches and learning take the most."""
     weights = [Part(name, "weights", net.weights) for name, net in roles.items()]
     weights += [Part(name, "packed weights", net.packed) for name, net in roles.items() if net.packed]
     fullest = max(groups, key=lambda arms: shared(arms) + sum(arm.learning for arm in arms), default=())
@@ -124,8 +124,8 @@ def total(some: Iterable[Part]) -> int:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a run takes on its device, what its host needs while weights are read, and what other settings would
-    take, by their names. cells: bytes of every cell with its baseline and without the others, by its key."""
+    """The demand of a run on its device, the need of its host while weights are read, and the demand with other
+    settings, by their names. cells: bytes of every cell with its baseline and without the others, by its key."""
 
     parts: Sequence[Part]
     loading: int
@@ -135,8 +135,8 @@ class Demand:
 
 @dataclass(frozen=True)
 class Fit:
-    """A demand and the bytes that are free on the device and its host, None
-    where nobody knows. used: what this process holds of the device already."""
+    """A demand and the free bytes of the device and its host, None if unknown. used: this
+    process's present bytes on the device."""
 
     device: str
     demand: Demand
@@ -157,7 +157,7 @@ class Fit:
 
     @property
     def share(self) -> float:
-        """The part of what is free that is taken; 0 where nobody knows what is free."""
+        """The share of the free memory that is needed; 0 if unknown."""
         return self.total / self.free if self.free else 0.0
 
     @property
@@ -171,7 +171,7 @@ class Fit:
 
     @property
     def refusal(self) -> str:
-        """Why it does not fit and what would, in one line."""
+        """Why it does not fit and which settings would, in one line."""
         if self.holds(self.total):
             return (
                 f"reading the weights takes about {gigabytes(self.demand.loading)} of the host's memory, of which "

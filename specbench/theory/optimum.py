@@ -1,6 +1,5 @@
-"""Which lookahead K pays most, and where speculation breaks even: by alpha, by the costs of a round, by the batch.
-at_once: one pass drafts all tokens of a round at the cost c (`formulas.drafting`), and the speedup rises with every K.
-"""
+"""The best lookahead K, and the break-even of speculation: by alpha, by the costs of a round, by the batch. at_once:
+one pass drafts all tokens of a round at the cost c (`formulas.drafting`), and the speedup rises with every K."""
 
 import math
 from collections.abc import Sequence
@@ -26,9 +25,9 @@ def best_k(alpha: float, c: float, k_max: int = K_MAX, at_once: bool = False) ->
     check_k(k_max)
     if not pays(alpha, c, at_once) or k_max == 0:
         return 0, 1.0  # the corollary decides, not a comparison: close to alpha = c rounding would
-    if at_once or c == 0:  # it rises forever, in the end by less than a float can show
+    if at_once or c == 0:  # it always rises, in the end by less than a float can show
         most = speedup(alpha, k_max, c, at_once)
-        return (0, 1.0) if at_once and most <= 1 else (k_max, most)  # so few tokens may not be worth a pass
+        return (0, 1.0) if at_once and most <= 1 else (k_max, most)  # few tokens may not be worth a pass
     best = max(range(1, k_max + 1), key=lambda k: speedup(alpha, k, c))
     return best, speedup(alpha, best, c)
 
@@ -51,8 +50,8 @@ def round_costs(first: float, later: float, verify: Sequence[float], overhead: f
     """Cost of a round in target decode steps, by K = 0..len(verify) − 1: first + (K − 1)·later + verify[K] + overhead.
 
     first, later = the first and every further drafted token of a round; verify[K] = a step with the
-    target's pass over K + 1 tokens in it; overhead = whatever else a round costs beyond a step. K = 0 is
-    plain decoding: one step. ValueError if an argument is out of range, or a round would cost nothing.
+    target's pass over K + 1 tokens; overhead = all other costs of a round beyond a step. K = 0 is plain
+    decoding: one step. ValueError if an argument is out of range, or a round would cost nothing.
     """
     check_cost("the cost of a first drafted token", first)
     check_cost("the cost of a later drafted token", later)
@@ -89,7 +88,7 @@ def pays(alpha: float, c: float, at_once: bool = False) -> bool:
 
 
 def enough(c: float, at_once: bool = False) -> float:
-    """The alpha above which some K pays, see `pays`; no alpha does where it is 1 or more."""
+    """The alpha above which some K pays, see `pays`; if it is 1 or more, none does."""
     return c / (1 + c) if at_once else c
 
 
@@ -112,8 +111,8 @@ def break_even_alpha_of(costs: Sequence[float]) -> float | None:
 def break_even_batch(tokens: float, k: float, fixed: float, per_token: float, overhead: float, draft: float) -> float:
     """The batch below which speculation wins: [(E − 1)(F + h) − D] / [u(K + 1 − E)], all in one unit of time.
 
-    A target pass over n tokens takes F + u·n (fixed, per_token), a step h (overhead) besides; a round D (draft), and
-    it emits E tokens per row. 0 where no batch pays, infinite where every one does, NaN where u or K is not positive.
+    A target pass over n tokens takes F + u·n (fixed, per_token), a step adds h (overhead), a round D (draft), and
+    a round emits E tokens per row. 0 if no batch pays, infinite if every one does, NaN if u or K is not positive.
     """
     if not (k > 0 and per_token > 0):
         return math.nan
@@ -139,10 +138,10 @@ def alpha_from_tokens(tokens_per_round: float, k: int) -> float:
 
 @dataclass(frozen=True)
 class Costs:
-    """What the parts of a round cost, in baseline decode steps; measured before a run, never inside one.
+    """The costs of a round's parts, in baseline decode steps; measured before a run, never inside one.
 
-    first, later: the first drafted token of a round (it feeds two tokens) and every other
-    one; verify[K]: the target's pass over K + 1 tokens; overhead: everything else of a round.
+    first, later: the first drafted token of a round (it feeds two tokens) and every other one;
+    verify[K]: the target's pass over K + 1 tokens; overhead: everything else of a round.
     """
 
     first: float
@@ -151,7 +150,7 @@ class Costs:
     overhead: float
 
     def rounds(self, k: int) -> tuple[float, ...]:
-        """The cost of a round with a lookahead of 1..k; beyond its last entry `verify` goes on as a line."""
+        """The cost of a round with a lookahead of 1..k; beyond its last entry `verify` is extrapolated linearly."""
         known = self.verify
         slope = known[-1] - known[-2] if len(known) > 1 else 0.0
         beyond = [known[-1] + slope * n for n in range(1, k + 2 - len(known))]
@@ -161,10 +160,10 @@ class Costs:
 
 @dataclass(frozen=True)
 class Timing:
-    """Decode seconds of one arm over some prompts, by phase, with the rounds and tokens they bought.
+    """Decode seconds of one arm over some prompts, by phase, with their rounds and tokens.
 
-    `drafted` counts every drafted level, also what a cut round could not use. `draft_first`: the part of `draft` for
-    the first token of each round, 0 where it was not timed. `update`: for what a draft learns.
+    `drafted` counts every drafted level, including those that a truncated round could not use. `draft_first`:
+    the part of `draft` for the first token of each round, 0 if not timed. `update`: for a draft's learning.
     """
 
     seconds: float
@@ -180,8 +179,8 @@ class Timing:
 
 @dataclass(frozen=True)
 class Phases:
-    """Mean seconds of a round by phase; they add up to the round. `host`
-    is what no other phase covers; `update` is spread over all rounds."""
+    """Mean seconds of a round by phase; they add up to the round. `host` is the rest outside
+    all other phases; `update` is spread over all rounds."""
 
     draft: float
     verify: float
@@ -214,7 +213,7 @@ def measured_costs(baseline: Timing, method: Timing) -> MeasuredCosts:
     """The costs of the mean round, both arms from one run.
 
     c = draft seconds per drafted token ÷ baseline step; v = verify pass ÷ the baseline's pass over
-    one token; overhead = what the round costs beyond its draft and v baseline steps ÷ baseline step.
+    one token; overhead = the cost of the round beyond its draft and v baseline steps ÷ baseline step.
     """
     step = ratio(baseline.seconds, baseline.rounds)
     per_round = ratio(method.seconds, method.rounds)

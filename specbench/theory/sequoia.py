@@ -1,8 +1,8 @@
 """The best token tree for measured acceptance and measured costs (Sequoia, Chen et al. 2024, arXiv 2402.12374, §3, §4).
 
-acceptance[b] is the chance that child b of an accepted node is the accepted one: its earlier siblings were rejected,
-and it was not. A node is accepted with the product of these along its path, so F(tree) = 1 + Σ over nodes of that
-product is how many tokens a round emits, if the chance of a child depends on its place among its siblings alone.
+acceptance[b] is the probability that child b of an accepted node is the accepted one: its earlier siblings were
+rejected, and it was not. A node is accepted with the product of these along its path, so F(tree) = 1 + Σ over nodes of
+that product is the number of tokens per round, if a child's probability depends only on its rank among its siblings.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Literal
 Aim = Literal["speedup", "tokens"]  # on this machine, or on any machine
 
 ROOT = -1  # the parent of a first token
-NEVER = -math.inf  # there is no tree with that many nodes at that depth
+NEVER = -math.inf  # no tree has that many nodes at that depth
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,9 @@ class Size:
 class Search:
     """All trees of at most `nodes` nodes and `depth` levels, searched at once.
 
-    subtree[d][m]: the most tokens of a subtree of m nodes, its own root counted, at most d levels below it, if that
-    root is accepted. forest[d][b][m]: what the first b children of such a root add with m nodes in and below them.
+    subtree[d][m]: the most tokens of a subtree of m nodes, its root included, at most d levels
+    below it, if that root is accepted. forest[d][b][m]: the tokens added by the first b
+    children of such a root with m nodes in these subtrees.
     """
 
     acceptance: tuple[float, ...]
@@ -67,7 +68,7 @@ class Search:
         return self.subtree[depth][nodes + 1]
 
     def tree(self, nodes: int, depth: int) -> tuple[int, ...]:
-        """The parents of that tree, level by level, siblings in their order. ValueError if there is none."""
+        """The parents of that tree, level by level, siblings in their order. ValueError if it does not exist."""
         if self.tokens(nodes, depth) == NEVER:
             raise ValueError(f"{nodes} nodes fit into no tree of {depth} levels with {len(self.acceptance)} children")
         parents: list[int] = []
@@ -79,7 +80,7 @@ class Search:
         return tuple(parents)
 
     def children(self, size: int, depth: int) -> list[int]:
-        """How many nodes hang in each child of the root of the best subtree of `size` nodes."""
+        """The number of nodes in each child's subtree in the best subtree of `size` nodes."""
         left, parts = size - 1, list[int]()
         if not left:
             return parts
@@ -97,7 +98,7 @@ def scaled(tokens: Sequence[float], chance: float) -> tuple[float, ...]:
 
 
 def with_child(before: Sequence[float], child: Sequence[float], nodes: int) -> tuple[float, ...]:
-    """One child more: for every number of nodes the best way to share them between it and those before it."""
+    """One child more: for every number of nodes the best division between it and those before it."""
     backwards = child[nodes::-1]
     return (NEVER, *(max(map(add, before[:m], backwards[nodes - m : nodes])) for m in range(1, nodes + 1)))
 

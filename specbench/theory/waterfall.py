@@ -1,4 +1,4 @@
-"""Why the measured speedup is not the predicted one: the way between them as named terms that add up."""
+"""Why the measured speedup differs from the predicted one: the difference as named terms that add up."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,21 +16,21 @@ Levels = Mapping[int, Sequence[RoundCounts]]  # rounds by the number of levels t
 class Explanation:
     """ideal + first_draft + levels + position + verify + sampling + host + update + truncated = measured, as speedups.
 
-    Every term puts one more measured quantity in the place of an assumption of Leviathan's
-    formula, in this order. All but `measured` are NaN where an arm was timed without phases.
+    Every term replaces one assumption of Leviathan's formula by a measured quantity, in this
+    order. All but `measured` are NaN if an arm was timed without phases.
     """
 
     ideal: float  # the formula, every drafted token at the cost of the second and later ones of a round
     predicted: float  # the formula with the mean c, of a nest with the costs by its levels: `speedup_predicted`
-    calibrated: float  # Σ Π αᵢ ÷ (Kc + v + overhead): every measured cost is in
+    calibrated: float  # Σ Π αᵢ ÷ (Kc + v + overhead): with all measured costs
     measured: float
     first_draft: float  # ideal → predicted: the first drafted token of a round is fed two tokens, or is the only pass
-    levels: float  # of a nest: its draft costs more than the formula of its levels says; 0 of all others
-    position: float  # acceptance by position in the place of one α (and by length of the draft where K is adaptive)
+    levels: float  # of a nest: its draft costs more than the formula of its levels; 0 of all others
+    position: float  # acceptance by position instead of one α (and by length of the draft if K is adaptive)
     verify: float  # the target's pass over all nodes of the draft takes longer than the baseline's over one token
     sampling: float  # so does the acceptance stage
-    host: float  # and what no span covers
-    update: float  # so does what a draft learns, spread over all rounds → calibrated; 0 of drafts that learn nothing
+    host: float  # and the time outside all spans
+    update: float  # so does a draft's learning, spread over all rounds → calibrated; 0 without learning
     truncated: float  # calibrated → measured: rounds cut by the end of a sequence
 
     def row(self) -> dict[str, float]:
@@ -51,13 +51,13 @@ def explain(
     drafts: Sequence[float] | None = None,
     relayed: bool = False,
 ) -> Explanation:
-    """The way from the formula to `measured`, a speedup, for one cell.
+    """The terms from the formula to `measured`, a speedup, for one cell.
 
-    lookahead: the number of levels that all rounds draft; None where they differ. Then each round counts
+    lookahead: the number of levels that all rounds draft; None if they differ. Then each round counts
     with the levels it drafted, and acceptance by position is averaged separately for each number of
     levels, since an adaptive K drafts more where more is accepted. drafts[n]: cost of a nest's draft of n
     tokens by the formula of its levels, in steps. relayed: drafts came from several drafters; then, as in
-    a tree, each level has its own chance of acceptance. Never raises for anything that a run can measure.
+    a tree, each level has its own acceptance probability. Never raises for any possible measurement.
     """
     own = relayed or branched(rounds)
     stages = [*_stages(rounds, baseline, method, lookahead, drafts, own), measured]
@@ -98,9 +98,9 @@ def _stages(
 
 
 def _added_costs(baseline: Timing, method: Timing, step: float) -> tuple[float, float, float, float]:
-    """What a round's verify pass, acceptance, host and updates cost beyond those of a baseline step, in steps."""
+    """The cost of a round's verify pass, acceptance, host and updates beyond those of a baseline step, in steps."""
     one, many = phases(baseline), phases(method)
-    idle = one.host + one.draft  # an empty draft is no phase of its own
+    idle = one.host + one.draft  # an empty draft is not a separate phase
     added = (many.verify - one.verify, many.accept - one.accept, many.host - idle, many.update)
     verify, sampling, host, update = (seconds / step for seconds in added)
     return verify, sampling, host, update
@@ -117,7 +117,7 @@ def _by_level(rounds: Sequence[RoundCounts], lookahead: int | None) -> Levels:
 def _round_tokens(levels: Levels, alpha: float | None) -> tuple[float, float]:
     """Tokens of a mean round by the formula, and by the measured acceptance at every position.
 
-    alpha None: of trees, whose levels differ in width, and of relays the formula takes the mean chance of every level.
+    alpha None: for trees, whose levels differ in width, and relays the formula takes the mean chance of every level.
     """
     shaped = _mean(levels, lambda _, group: _tokens(acceptance_by_position(group)))
     if alpha is None:
@@ -137,9 +137,9 @@ def _mean(levels: Levels, value: Callable[[int, Sequence[RoundCounts]], float]) 
 
 
 def _later_cost(rounds: Sequence[RoundCounts], method: Timing, cost: MeasuredCosts, lookahead: int | None) -> float:
-    """Cost of the second and later drafted tokens of a round in baseline steps; the mean c where it is not known.
+    """Cost of the second and later drafted tokens of a round in baseline steps; the mean c if unknown.
 
-    Under an adaptive lookahead the cost of deciding falls on the later tokens: no dearer first one can be told apart.
+    Under an adaptive lookahead the cost of deciding falls on later tokens: a dearer first one cannot be distinguished.
     """
     later = method.drafted - sum(r.drafted > 0 for r in rounds)
     if lookahead is None or not method.draft_first or later < 1:
