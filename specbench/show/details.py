@@ -20,6 +20,7 @@ from specbench.show.tables import CellText, Columns, depth, fastest
 from specbench.show.text import (
     NOTHING,
     caveats,
+    cell_name,
     cell_text,
     heading,
     is_absent,
@@ -153,6 +154,9 @@ STAGES_LEGEND = (
 OF_SOME = ("term_levels", "term_update")  # for nests, and for drafts that learn: hidden if no cell has them
 
 
+BAR = 40  # characters of the longest bar of a waterfall
+
+
 def levels_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
     """A line per level of every nest; empty without nests."""
     lines = level_lines(rows, names)
@@ -191,6 +195,25 @@ def why_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
         bold_columns=[number for number, (_, _, is_sum) in enumerate(stages, start=1) if is_sum],
     )
     return [table]
+
+
+def waterfalls(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
+    """The fastest of these cells as a waterfall: a bar for every sum, and for every term the step between two sums."""
+    place = fastest(rows)
+    if place is None or not why_tables([rows[place]], [names[place]]):
+        return []
+    row, reached, lines = rows[place], 0.0, []
+    stages = stages_of([row])
+    scale = BAR / max(*(number_in(row, column) or 0.0 for _, column, is_sum in stages if is_sum), 1.0)
+    for label, column, is_sum in stages:
+        value = number_in(row, column) or 0.0
+        low, high = (0.0, value) if is_sum else sorted((reached, reached + value))
+        first, last = round(low * scale), round(high * scale)
+        bar = " " * first + ("█" if is_sum else "▒" if value < 0 else "▓") * (last - first)
+        lines.append([label.replace("-\n", "").replace("\n", " "), amount(value, is_sum).rjust(7), bar])
+        reached = value if is_sum else reached + value
+    title = f"\nfrom the formula to the measurement · {cell_name(row, rows)}"
+    return [Table(title, ("", "speedup", ""), lines, left=3, legend="▒ lost, ▓ gained on the way to the next sum")]
 
 
 def stages_of(rows: Sequence[Row]) -> list[tuple[str, str, bool]]:

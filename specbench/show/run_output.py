@@ -30,6 +30,7 @@ from specbench.show.details import (
     levels_tables,
     method_categories,
     reliability_tables,
+    waterfalls,
     why_tables,
 )
 from specbench.show.engines import engines_table, served_tables
@@ -160,13 +161,14 @@ def reasons(rows: Sequence[Row], *, screen: bool) -> Iterator[Table | SideBySide
         return
     for some, group in sweeps:
         names = list(map(lookahead, group))
-        yield from (*some, *levels_tables(group, names), *why_tables(group, names))
+        yield from (*some, *levels_tables(group, names), *why_tables(group, names), *waterfalls(group, names))
     for table, group in zip(methods, found.methods, strict=True):
-        yield from (table, *why_tables(group, list(map(method_name, group))))
+        names = list(map(method_name, group))
+        yield from (table, *why_tables(group, names), *waterfalls(group, names))
     for few in (found.alone[i : i + FEW] for i in range(0, len(found.alone), FEW)):
         names = [name_among(row, few) for row in few]
         yield SideBySide(few)
-        yield from [*levels_tables(few, names), *why_tables(few, names)]
+        yield from [*levels_tables(few, names), *why_tables(few, names), *waterfalls(few, names)]
 
 
 def category_tables(rows: Sequence[Row], categories: Sequence[Row]) -> Iterator[Table]:

@@ -231,7 +231,7 @@ def shared(a: Sequence[int], b: Sequence[int]) -> int:
 
 # --- probe ------------------------------------------------------------------------------------------------------------
 # Finds how tokens can be rolled back in a loaded network, so that its answers depend on the text alone.
-# Configurations are judged in `checkpoints.description`; short passes find what none declares (an ignored mask, hidden state).
+# `checkpoints.description` judges configurations; short passes find what none declares (an ignored mask, hidden state).
 
 COMMITTED, DRAFTED = 5, 3
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # total variation; 16-bit types below
