@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
+from transformers import LlamaConfig
 
 from specbench.results.cells import Cell
 from specbench.results.reading import read_run
 from tests.support.frontdoor import Command, Outcome
+from tests.support.heads import write_head
 from tests.support.tinypair import Pair, prompts
 
 SHORT = ("--limit", "3", "--max-new-tokens", "8", "--warmup", "0")
@@ -108,6 +110,28 @@ def test_a_grid_is_every_combination(command: Command, pair: Pair, tmp_path: Pat
         (t, m, k) for t in ("0.0", "1.0") for m in ("chain", "token-match") for k in ("1", "2")
     ]
     assert {row["prompts"] for row in rows} == {"1"}, "the command line wins over the file"
+
+
+def test_methods_with_further_models_share_one_baseline(command: Command, pair: Pair, tmp_path: Path) -> None:
+    """A draft model and a head that have names of their own belong to the pair: docs/paper.md."""
+    head = write_head(tmp_path / "eagle", "eagle3", LlamaConfig.from_pretrained(pair.target), aux=(0, 1))
+    for name in ("small", "head"):
+        drafter = {"ModelDrafter": {"model": name, "k": "k"}}
+        content = {"summary": f"A chain from {name}", "lossless": True, "part": drafter}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    names = ["chain", str(tmp_path / "small.yaml"), str(tmp_path / "head.yaml"), "prompt-lookup"]
+    entry = {"target": str(pair.target), "draft": str(pair.draft)}
+    models = {"small": str(pair.draft), "head": str(head)}
+    data = prompts(tmp_path / "w.jsonl", 4, 6)
+    found = command("sweep", written(tmp_path, **entry, model=models, dataset=data, method=names, k=2, tier="eager"))
+    assert found.code == 0, found.err
+    rows = found.table()
+    assert [(row["method"], row["status"]) for row in rows] == [(name, "ok") for name in names]
+    assert rows[0]["alpha"] == rows[1]["alpha"], "the same draft by another name"
+    samples = found.table("samples.csv")
+    assert len(samples) == 4 * 2
+    assert len({(s["prompt"], s["baseline_seconds"], s["baseline_output_sha256"]) for s in samples}) == 2
+    assert "EAGLE-3" in found.err
 
 
 def test_many_cells_are_counted_before_they_are_checked(
