@@ -81,12 +81,12 @@ def test_every_folder_of_the_package_stands_in_the_architecture() -> None:
     assert [name for name in folders if f"`{name}`" not in read(DOCS / "architecture.md")] == []
 
 
-def test_every_exit_code_stands_in_the_guide() -> None:
+def test_every_exit_code_stands_in_the_page_on_runs() -> None:
     from specbench import errors
 
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     codes = {kind.exit_code for kind in kinds if issubclass(kind, errors.SpecbenchError)}
-    assert [code for code in codes if f"| {code} |" not in read(DOCS / "usage.md")] == []
+    assert [code for code in codes if f"| {code} |" not in read(DOCS / "runs.md")] == []
 
 
 def defined(file: Path) -> set[str]:
