@@ -225,8 +225,8 @@ def networks_of(backend: Backend, purpose: str) -> Networks:
     """The networks of a backend. UsageError naming `purpose` if it exposes none."""
     if backend.networks is None:
         raise UsageError(
-            f"{purpose} looks into the networks of a pair, and the backend {backend.name} gives no access to them: "
-            "use the native backend"
+            f"{purpose} reads the networks of a pair, and the backend {backend.name} gives no access to them: use the "
+            "native backend"
         )
     return backend.networks
 
@@ -263,11 +263,11 @@ CAN = {
         why={
             "batch": "its assisted generation decodes one prompt at a time",
             "schedule": "K must be the same in every round to be comparable",
-            "acceptance": "its verdicts cannot be made up",
+            "acceptance": "acceptance cannot be simulated",
             "tier": "it captures no graphs of whole rounds",
             "device_map": "the weights are shared with the native backend",
-            "draft_device": "its assistant lies beside its model",
-            "tensor_parallel": "its processes would not decide together",
+            "draft_device": "its assistant must be on the same device",
+            "tensor_parallel": "its processes would sample independently",
         },
         drafters={"PromptLookup": POINT_MASS, "ModelDrafter": ("Rejection",)},
         has="generate() has only chains from a draft or from the first layers of the target, judged token by token, "
@@ -277,17 +277,17 @@ CAN = {
         settings={"batch": None, "tier": ("auto", "compile")},
         why={
             "schedule": "K is the same in every round of an engine",
-            "acceptance": "its verdicts cannot be made up on every device",
+            "acceptance": "acceptance cannot be simulated on every device",
             "eta": "it has no eta sampling",
-            "min_p": "it heeds no such bound while it drafts",
-            "quantize": "it reads the checkpoints as they are",
-            "draft_quantize": "it reads the checkpoints as they are",
+            "min_p": "it ignores such a limit while drafting",
+            "quantize": "it loads checkpoints as they are stored",
+            "draft_quantize": "it loads checkpoints as they are stored",
             "draft_dtype": "its draft has the dtype of the target",
             "device_map": "it divides models by engine options of its own",
             "tensor_parallel": "it splits models by engine options of its own",
             "draft_device": "it places models by engine options of its own",
             "attn_implementation": KERNELS,
-            "tier": "take eager, or compile, which captures graphs on a GPU",
+            "tier": "use eager, or compile, which captures graphs on a GPU",
         },
         drafters={"PromptLookup": POINT_MASS, "Suffix": POINT_MASS, "ModelDrafter": ("Rejection", "Block")},
         has="it has only chains from a draft or an EAGLE-3 head, judged token by token or as a block, prompt lookup "
@@ -297,7 +297,7 @@ CAN = {
         settings={"batch": None, "min_p": None, "draft_dtype": None, "tier": ("auto",)},
         why={
             "schedule": "K is the same in every round of a server",
-            "acceptance": "its verdicts cannot be made up",
+            "acceptance": "acceptance cannot be simulated",
             "eta": "it has no eta sampling",
             "quantize": "name a GGUF file that is quantised",
             "draft_quantize": "name a GGUF file that is quantised",
@@ -319,7 +319,7 @@ CAN = {
             ("schedule", "acceptance", "eta", "quantize", "tensor_parallel", "draft_device", "chat_template"),
             "for the server to decide",
         ),
-        refusal="{option} is {why}: leave it out, or start it with that",
+        refusal="{option} is {why}: leave it out, or start the server with it",
     ),
 }  # fmt: skip
 

@@ -205,11 +205,11 @@ def refuse_apart(name: str, config: Any, borrows: bool, specs: Sequence[RunSpec]
     if borrows:
         reason = "it is a head, which reads its target"
     elif recurrent(config):
-        reason = "its recurrent state stays beside the target's text"
+        reason = "its recurrent state is kept with the target's tokens"
     elif specs[0].tensor_parallel is not None:
         reason = "each process has one device, with the whole draft"
     elif any(learners(spec.method) for spec in specs):
-        reason = "it learns from the target's rows, where those are"
+        reason = "it learns from the target's logits, on the target's device"
     if reason:
         raise UsageError(f"{DRAFT_DEVICE} {specs[0].draft_device}: {name}: {reason}: leave it out")
 

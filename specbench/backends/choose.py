@@ -41,7 +41,9 @@ def refuse_options(specs: Sequence[RunSpec]) -> None:
     for name in (name for spec in specs for name in engines(spec.engine_option)):
         if name not in TAKE_OPTIONS:
             known = " or ".join(TAKE_OPTIONS)
-            raise UsageError(f"--engine-option: {name[:60]!r} takes none{near(name, TAKE_OPTIONS)}: name {known}")
+            raise UsageError(
+                f"--engine-option: {name[:60]!r} takes no engine options{near(name, TAKE_OPTIONS)}: name {known}"
+            )
 
 
 def refuse_arrivals(specs: Sequence[RunSpec]) -> None:
@@ -49,6 +51,6 @@ def refuse_arrivals(specs: Sequence[RunSpec]) -> None:
     for spec in specs:
         if spec.arrivals is not None and spec.backend != server.NAME:
             raise UsageError(
-                f"--arrivals: requests come to servers, and --backend {(spec.backend or native.NAME)[:60]} has none: "
-                f"use --backend {server.NAME} with --url, or leave it out"
+                f"--arrivals: requests need a server, and --backend {(spec.backend or native.NAME)[:60]} has none: use "
+                f"--backend {server.NAME} with --url, or leave it out"
             )

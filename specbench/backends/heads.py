@@ -112,8 +112,8 @@ def refuse_deep(spec: RunSpec, heads: Mapping[str, Found], depth: int) -> None:
     for name, found in heads.items():
         if found.hollow is not None and (most := found.hollow.steps) is not None and depth > most:
             raise UsageError(
-                f"--k {spec.k}: {found.head.name} ({found.head.words}) drafts {most} tokens, and {spec.method} asks "
-                f"{name} for {depth}: take --k {most} or less"
+                f"--k {spec.k}: {found.head.name} ({found.head.words}) drafts {most} tokens, and {spec.method} "
+                f"requests {depth} from {name}: use --k {most} or less"
             )
 
 
@@ -164,7 +164,7 @@ def vocabulary_said(found: Vocabularies, context: int, longest: int) -> str:
     """A one-line remark: the rule, the common tokens, and how far the draft reads."""
     rule = {
         "common": "it drafts tokens that both have",
-        "strings": "its text is written anew in the target's tokens, by the host in every round",
+        "strings": "its text is re-tokenised with the target's tokenizer, on the host in every round",
     }[found.rule]
     reads = f"; it reads {context} of its own tokens only" if context < longest else ""
     return f"vocabulary {found.rule}: the {found.name} has another tokenizer; {found.shared}; {rule}{reads}"

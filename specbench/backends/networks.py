@@ -38,14 +38,14 @@ from specbench.models.scale import growth
 from specbench.spec import RunSpec
 
 VIEWS = ("Streaming", "Retrieval")  # parts that look into the drafting model
-HOST = "texts are written anew in the target's tokens by the host in every round"
+HOST = "texts are re-tokenised with the target's tokenizer, on the host in every round"
 WRITTEN = {"ModelDrafter", "Expand", "Planned", "Dynamic"}  # the parts whose drafts can be re-tokenised
 GREEDY = Sampling(
     temperature=0.0
 )  # the likeliest of several texts: a point mass is accepted with the target's probability of it
 CHAINS = "baseline, chain, block, token-match, prompt-lookup, suffix-lookup, maxgram, jacobi"  # among those that work
 REPLAY = "rejected tokens are taken back by a copy of its state, and accepted ones read again: that is part of"
-SINGLE = "it goes on from a state by one token at a time only"
+SINGLE = "it continues from a state one token at a time only"
 
 
 def read_role(
@@ -160,8 +160,8 @@ class Joins:
         for name in sorted(names):
             if (found := self.found(name)) is not None and found.rule == "strings":
                 raise UsageError(
-                    f"the {name} has another tokenizer than the target, and its rows say nothing of the target's "
-                    "tokens: take --vocabulary common"
+                    f"the {name} has another tokenizer than the target, and its logits are not over the target's "
+                    "tokens: use --vocabulary common"
                 )
 
     @property
@@ -203,7 +203,7 @@ def joined_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str]
         return None
     for spec in specs:
         if spec.tier not in ("auto", "eager"):
-            raise UsageError(f"--tier {spec.tier}: {HOST}: take --tier eager")
+            raise UsageError(f"--tier {spec.tier}: {HOST}: use --tier eager")
         synthetic(form(spec, None, joins.around), spec.acceptance)  # refuses impossible chains
     return "eager", f"{HOST}; {EAGER.partition(';')[0]}"
 
@@ -215,12 +215,12 @@ def refuse_unable(spec: RunSpec, name: str, found: Vocabularies) -> None:
     views = sorted((parts & {*VIEWS}) | ({LEARNS} if name in learners(spec.method) else set()))
     if views or shares(name):
         what = views[0] if views else "a shared cache"
-        raise UsageError(f"{says}, and {what} needs one that reads the target's tokens: take another method")
+        raise UsageError(f"{says}, and {what} needs one that reads the target's tokens: use another method")
     if found.rule == "strings" and not parts <= WRITTEN:
         other = " or --vocabulary common" if found.common else ""
         raise UsageError(
-            f"{says}; its text is written anew in the target's tokens (--vocabulary strings), which takes a chain or a "
-            f"tree from it, and {', '.join(sorted(parts - WRITTEN))} is neither: take --method chain{other}"
+            f"{says}; its text is re-tokenised with the target's tokenizer (--vocabulary strings), which needs a chain "
+            f"or a tree from it, and {', '.join(sorted(parts - WRITTEN))} is neither: use --method chain{other}"
         )
 
 
@@ -282,11 +282,11 @@ def recurrent_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, s
             raise UsageError(f"{part}: {keeps}, and drafts from some of its layers are not known: methods are {CHAINS}")
     for spec in specs:
         if form(spec, None).drafter.branches:
-            raise UsageError(f"--method {spec.method} drafts trees, and {keeps}, which has no branches: take {CHAINS}")
+            raise UsageError(f"--method {spec.method} drafts trees, and {keeps}, which has no branches: use {CHAINS}")
         if spec.batch > 1:
-            raise UsageError(f"--batch {spec.batch}: {keeps}, which has no padding: take --batch 1")
+            raise UsageError(f"--batch {spec.batch}: {keeps}, which has no padding: use --batch 1")
         if spec.tier not in ("auto", "eager"):
-            raise UsageError(f"--tier {spec.tier}: {keeps}, and its passes vary in length: take --tier eager")
+            raise UsageError(f"--tier {spec.tier}: {keeps}, and its passes vary in length: use --tier eager")
     return "eager", f"{keeps}; {EAGER.partition(';')[0]}"
 
 

@@ -103,13 +103,13 @@ def trail(name: str, given: Mapping[str, str], method: str) -> list[str]:
     names = [name]
     while (after := stands_for(names[-1], given)) is not None:
         if after in names:
-            raise UsageError(f"--model {name}={given.get(name, after)}: these layers are layers of themselves")
+            raise UsageError(f"--model {name}={given.get(name, after)}: these layers refer to themselves")
         names.append(after)
     role = names[-1]
     if role not in {*PAIR_ROLES, *given}:
         raise UsageError(
-            f"{method}: it uses the model {role}, which is neither target nor draft: say which one it is with "
-            f"--model {role}=CHECKPOINT"
+            f"{method}: it uses the model {role}, which is neither target nor draft: name it with --model "
+            f"{role}=CHECKPOINT"
         )
     return names
 
@@ -248,8 +248,8 @@ def refuse_heads(spec: RunSpec, heads: Collection[str]) -> None:
         unable = True
     if unable:
         raise UsageError(
-            f"--method {spec.method}: its {found[0]} must be a network by itself, and a head has only what its target "
-            "leaves it: choose chain, a tree, or a draft that is a network"
+            f"--method {spec.method}: its {found[0]} must be a network by itself, and a head depends on its target: "
+            "choose chain, a tree, or a draft that is a network"
         )
 
 
@@ -283,8 +283,8 @@ def unthinking(specs: Iterable[RunSpec], spans: Spans) -> tuple[str, ...]:
     """A warning that a method with special handling of reasoning never uses it."""
     found = dict.fromkeys(spec.method for spec in specs if "thinking" in words(spec.method, "spans"))
     return tuple(
-        f"--method {name}: the target's tokenizer has no tokens for thinking aloud (<think>, </think>), so nothing is "
-        "judged in another way: say which tokens open and close its spans in a copy of the file"
+        f"--method {name}: the target's tokenizer has no thinking tokens (<think>, </think>), so the method would "
+        "change nothing: name the tokens that open and close such spans in a copy of the file"
         for name in found
         if not spans.opens
     )
@@ -297,16 +297,16 @@ def refuse_carrying(spec: RunSpec) -> None:
     says = f"--method {spec.method} learns from every prompt"
     if spec.repeat > 1:
         raise UsageError(
-            f"--repeat {spec.repeat}: {says}, so that the same one again is another measurement: leave it out, and "
-            "give more prompts (--limit)"
+            f"--repeat {spec.repeat}: {says}, so a repetition would measure something else: leave it out, and give "
+            "more prompts (--limit)"
         )
     if spec.until_ci is not None:
         raise UsageError(
-            f"--until-ci: {says}, so that where it stops would decide how much was learned: give a number of prompts "
+            f"--until-ci: {says}, so where it stops would decide how much was learned: give a number of prompts "
             "(--limit)"
         )
     if spec.acceptance is not None:
-        raise UsageError(f"--acceptance: {says}, and nothing can be learned from made-up verdicts: leave it out")
+        raise UsageError(f"--acceptance: {says}, and nothing can be learned from synthetic acceptance: leave it out")
 
 
 def schedule_of(spec: RunSpec, costs: Costs | None) -> Schedule:

@@ -214,7 +214,7 @@ def test_all_requests_of_a_turn_may_be_under_way(stack: ExitStack) -> None:
     assert all(0 < trace.spans[FIRST_PIECE] <= trace.spans[LAST_PIECE] for trace in traces)
     assert all(trace.seconds + trace.prefill_seconds == pytest.approx(trace.spans[LAST_PIECE]) for trace in traces)
     assert sum(one.accepted for trace in traces for one in trace.rounds) == 6 * 5
-    assert any("each has seconds of its own" in note for note in engine.notes(spec))
+    assert any("each is timed separately" in note for note in engine.notes(spec))
 
 
 def test_a_rate_is_an_axis_and_has_places_enough() -> None:

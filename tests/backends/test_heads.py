@@ -158,7 +158,7 @@ def test_a_target_without_the_module_that_its_description_speaks_of_is_no_draft_
     described = json.loads((target / "config.json").read_text())
     (target / "config.json").write_text(json.dumps({**described, "num_nextn_predict_layers": 1}))
     found = run("--target", target, "--draft", target, *SETTINGS)
-    assert (found.code, "its config.json speaks of an MTP module, but its files have no MTP module" in found.err) == (
+    assert (found.code, "its config.json names an MTP module, but its files have no MTP module" in found.err) == (
         4, True), found.err  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def test_what_fails_leaves_nothing_behind(pip: Pip, tmp_path: Path) -> None:
 def test_what_is_there_is_replaced_only_when_asked(pip: Pip) -> None:
     old = installed("llama.cpp") / "old"
     old.touch()
-    with pytest.raises(UsageError, match="is there already: add --overwrite"):
+    with pytest.raises(UsageError, match="already exists: add --overwrite"):
         installed("llama.cpp")
     assert old.exists()
     assert installed("llama.cpp", overwrite=True) == old.parent

@@ -77,7 +77,7 @@ def test_both_arms_decode_in_processes_of_their_own(engine: LlamaCpp, pair: Pair
         ("no-start", r"llama\.cpp: it ended with exit code 1 \(error: failed to load model\)"),
         ("dies", r"llama\.cpp: it ended with exit code 3 \(error: out of luck\)"),
         ("hangs", r"llama\.cpp: silent \(the server has not ended its answer in 0\.1 seconds\)"),
-        ("garbage", "which is no completion"),
+        ("garbage", "which is not a completion"),
     ],
 )
 def test_what_goes_wrong_is_one_line(engine: LlamaCpp, pair: Pair, fault: str, line: str) -> None:

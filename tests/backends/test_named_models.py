@@ -75,7 +75,7 @@ def test_models_are_pairs_in_the_order_of_their_names(given: Any) -> None:
     assert spec.model_dump(mode="json")["model"] == written_models(spec.model) == "a=target[:3,7:],b=x/y"
     assert RunSpec(**json.loads(spec.model_dump_json())) == spec == spec.with_(k=spec.k)
     assert spec.key != RunSpec().key != RunSpec(model={"a": "x/y"}).key
-    with pytest.raises(ValueError, match="is no NAME=CHECKPOINT"):
+    with pytest.raises(ValueError, match="is not NAME=CHECKPOINT"):
         RunSpec(model=["second"])
 
 

@@ -48,7 +48,10 @@ def test_it_has_the_variables_that_it_is_given_and_nothing_of_this_python(monkey
     ("code", "line"),
     [
         ("print('{\"error\": \"ValueError: no model\"}')", "engine: ValueError: no model"),
-        ("print('loading', flush=True); sys.stdin.read()", "engine: its process said 'loading', which is no answer"),
+        (
+            "print('loading', flush=True); sys.stdin.read()",
+            "engine: its process printed 'loading', which is not an answer",
+        ),
         ("raise MemoryError('no room')", "engine: it ended with exit code 1 (MemoryError: no room)"),
         ("os.kill(os.getpid(), 9)", "engine: ended by SIGKILL (it logged nothing)"),
     ],
@@ -61,7 +64,7 @@ def test_what_goes_wrong_is_one_line(start: Start, code: str, line: str) -> None
 
 def test_a_process_that_hangs_is_ended(start: Start) -> None:
     child = start("time.sleep(3600)")
-    with pytest.raises(UnusableModelError, match=r"engine: silent for 0\.01 seconds, so it was ended"):
+    with pytest.raises(UnusableModelError, match=r"engine: silent for 0\.01 seconds, so it was terminated"):
         child.ask({}, 0.01)
     assert child.process.returncode == -9
     with pytest.raises(UnusableModelError, match="ended by SIGKILL"):

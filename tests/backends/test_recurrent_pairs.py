@@ -28,7 +28,7 @@ def test_a_run_is_lossless_and_says_what_taking_back_costs(command: Command, rec
     assert "(mamba2) keeps a recurrent state" in found.err
     taken_back = "rejected tokens are taken back by a copy of its state, and accepted ones read again: that is part of"
     assert f"target: {taken_back} v\n" in found.err
-    assert f"draft: {taken_back} c; it goes on from a state by one token at a time only\n" in found.err
+    assert f"draft: {taken_back} c; it continues from a state one token at a time only\n" in found.err
     assert (row["target_rollback"], row["draft_rollback"]) == ("snapshot", "single")
 
 
@@ -48,4 +48,4 @@ def test_what_cannot_be_is_refused_with_the_reason_and_what_works(
     assert found.code == 2
     assert said in found.line
     assert "recurrent state" in found.line
-    assert "take " in found.line or "methods are" in found.line
+    assert "use " in found.line or "methods are" in found.line

@@ -133,11 +133,11 @@ def test_texts_are_compared_as_texts() -> None:
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 LINES = {
-    "429": 'the server answered 429 ({"error": {"message": "no\\u001b[31m place"}}); it asks to wait for 7 seconds: '
+    "429": 'the server answered 429 ({"error": {"message": "no\\u001b[31m place"}}); it requests a wait of 7 seconds: '
     "lower --batch",
     "500": "the server answered 500",
     "stall": "the server has been silent for 0.2 seconds",
-    "garbage": "the stream holds '<html>nginx</html>', which is no completion",
+    "garbage": "the stream holds '<html>nginx</html>', which is not a completion",
     "death": "the stream broke off after 1 pieces",
     "error": "the server ended the stream: {'message': 'out of cache'}",
     "no usage": "the stream ended without text or the number of its tokens",
@@ -219,7 +219,7 @@ def ask_for(path: str, url: str) -> object:
         ("/v1/completions", lambda: flood(STREAM, b": ping\n\n" * 999), "answer is longer than 81920 bytes"),
         ("/v1/completions", lambda: flood(STREAM, b"a" * 65536), "answer is longer than 81920 bytes"),
         ("/v1/completions", lambda: flood(STREAM, PIECE), "more pieces than --max-new-tokens 4"),
-        ("/v1/completions", lambda: [STREAM + b"data: " + b"[" * 50_000 + b"\n\n"], "which is no completion"),
+        ("/v1/completions", lambda: [STREAM + b"data: " + b"[" * 50_000 + b"\n\n"], "which is not a completion"),
         ("/v1/completions", lambda: [CHUNKED + b"f" * 30 + b"\r\n" + PIECE], "the connection was lost"),
         ("/v1/completions", lambda: [CHUNKED + b"-5\r\n" + PIECE], "the connection was lost"),
     ],
@@ -265,14 +265,14 @@ def test_counters_that_do_not_come_are_waited_for_once(
 def test_a_counter_that_is_no_count_is_one_line(stack: ExitStack, value: str) -> None:
     body = f"vllm:spec_decode_num_drafts_total {value}\n"
     drafting = Model(k=3, raw={"/metrics": lambda: [OK + b"\r\n" + body.encode()]})
-    with pytest.raises(ServerError, match=r"its counters \(/metrics\) have '.*' in the place of a count"):
+    with pytest.raises(ServerError, match=r"its counters \(/metrics\) have '.*' instead of a count"):
         decoded(spec_of(stack, drafting))
 
 
 def test_a_place_in_a_draft_that_no_engine_has_is_refused() -> None:
     for place in ("1024", "99999999999", "9" * 5000):
         text = f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} 1.0\n'
-        with pytest.raises(ValueError, match="in the place of a count"):
+        with pytest.raises(ValueError, match="instead of a count"):
             counters_in("vllm:spec_decode_num_drafts_total 1.0\n" + text)
 
 
@@ -291,7 +291,7 @@ def totals(drafts: float, drafted: float, accepted: float) -> bytes:
 @pytest.mark.parametrize(
     ("before", "after", "line"),
     [
-        ((9, 27, 9), (3, 9, 3), "went back: it was started again"),
+        ((9, 27, 9), (3, 9, 3), "decreased: it was restarted"),
         ((0, 0, 0), (1e308, 1e308, 0), "rose by 1[0-9]{79} rounds"),
         ((0, 0, 0), (1e15, 1e15, 0), "rose by 10{15} rounds, 10{15} drafted and 0 accepted tokens for at most 26"),
         ((0, 0, 0), (4, 1e15, 0), "rose by 4 rounds, 10{15} drafted"),
@@ -315,7 +315,7 @@ def test_tokens_that_cannot_be_in_an_answer_are_one_line(stack: ExitStack, token
 @pytest.mark.parametrize(("drafted", "accepted"), [(10**12, 3), (10**400, 3), (3, 4), (3, -1), (-(10**12), -(10**12))])
 def test_totals_that_cannot_be_are_one_line(stack: ExitStack, drafted: int, accepted: int) -> None:
     drafting = Model(k=3, says={"timings": {"draft_n": drafted, "draft_n_accepted": accepted}})
-    with pytest.raises(ServerError, match=r"an answer \(timings\) counts .* see what it logs"):
+    with pytest.raises(ServerError, match=r"an answer \(timings\) counts .* see the server's log"):
         decoded(spec_of(stack, drafting))
 
 

@@ -123,7 +123,7 @@ def test_verification_scores_what_another_engine_emits(
     [
         ("raises", "vllm: RuntimeError: no kernel for this machine"),
         ("dies", r"vllm: it ended with exit code 3 \(Error: the engine core died\)"),
-        ("hangs", "vllm: silent for 0\\.1 seconds, so it was ended"),
+        ("hangs", "vllm: silent for 0\\.1 seconds, so it was terminated"),
     ],
 )
 def test_what_goes_wrong_is_one_line(pair: Pair, tmp_path: Path, fault: str, line: str) -> None:
@@ -169,12 +169,15 @@ def test_methods_are_its_own_by_other_names(pair: Pair, given: dict[str, object]
     [
         ({"method": "tree-top"}, "--method tree-top is .* over .*: use --backend native"),
         ({"method": "token-match"}, "--method token-match is TokenMatch over ModelDrafter"),
-        ({"method": "block"}, "--method block: on a CPU it takes block verification and judges token by token"),
+        (
+            {"method": "block"},
+            "--method block: on a CPU it accepts block verification, but still judges token by token",
+        ),
         ({"method": "early-exit"}, "is layers of another model"),
         ({"schedule": "heuristic"}, "--schedule: K is the same in every round"),
-        ({"temperature": 1.0, "min_p": 0.1}, "--min-p: it heeds no such bound"),
-        ({"tier": "graph"}, "--tier: take eager, or compile"),
-        ({"engine_option": "vllm.trust_remote_code=true"}, "--trust-remote-code alone says whether code"),
+        ({"temperature": 1.0, "min_p": 0.1}, "--min-p: it ignores such a limit"),
+        ({"tier": "graph"}, "--tier: use eager, or compile"),
+        ({"engine_option": "vllm.trust_remote_code=true"}, "--trust-remote-code alone decides whether code"),
         ({"target": "demo", "draft": "demo-draft@llama-68m"}, "write it once with `specbench models grow`"),
     ],
 )

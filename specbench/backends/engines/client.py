@@ -193,7 +193,7 @@ class Client:
         try:
             return counters_in(body) if status == HTTPStatus.OK else None
         except ValueError as error:
-            raise ServerError(f"{self.url}: its counters (/metrics) have {error}: see what it logs") from None
+            raise ServerError(f"{self.url}: its counters (/metrics) have {error}: see the server's log") from None
 
     def complete(self, request: Mapping[str, Any]) -> Answer:
         """Stream one completion. ServerError, in one line, for any failure."""
@@ -240,7 +240,7 @@ class Client:
                 raise ValueError
             return kind(host, port if parts.port is None else parts.port, timeout=seconds)
         except (ValueError, KeyError, http.client.InvalidURL):  # malformed host or port
-            wrong = f"--url {clean(self.url)!r} is no URL of a server: write http://localhost:8000"
+            wrong = f"--url {clean(self.url)!r} is not the URL of a server: write it like http://localhost:8000"
             raise UsageError(wrong) from None
 
     def _ask(
@@ -255,19 +255,21 @@ class Client:
     def _lost(self, error: Exception, seconds: float) -> ServerError:
         """The error of a connection that broke or could not be opened."""
         if isinstance(error, BeyondError):
-            return ServerError(f"{self.url}: {error}: see what it logs")
+            return ServerError(f"{self.url}: {error}: see the server's log")
         if isinstance(error, TimeoutError):
-            return ServerError(f"{self.url}: the server has been silent for {seconds:g} seconds: see what it logs")
+            return ServerError(f"{self.url}: the server has been silent for {seconds:g} seconds: see the server's log")
         said = clean(str(error) or type(error).__name__)
         if isinstance(error, ConnectionRefusedError | socket.gaierror):
             return ServerError(f"{self.url}: no server is there ({said}): start it, or name another --url")
-        return ServerError(f"{self.url}: the connection was lost ({said}): see what the server logs")
+        return ServerError(f"{self.url}: the connection was lost ({said}): see the server's log")
 
     def _wrong(self, status: int, body: str, response: http.client.HTTPResponse | None = None) -> NoReturn:
         """Raise ServerError for an unusable answer."""
         after = response.getheader("Retry-After") if response else None
-        wait = f"; it asks to wait for {clean(after)} seconds" if after else ""
-        advice = {429: "lower --batch", 404: "see which models it serves (/v1/models)"}.get(status, "see what it logs")
+        wait = f"; it requests a wait of {clean(after)} seconds" if after else ""
+        advice = {429: "lower --batch", 404: "see which models it serves (/v1/models)"}.get(
+            status, "see the server's log"
+        )
         raise ServerError(f"{self.url}: the server answered {status} ({clean(body, 200)}){wait}: {advice}")
 
 
@@ -305,9 +307,9 @@ def answer_of(stream: Iterator[str], began: float, url: str, most: int) -> Answe
             pieces.append(text)
             arrived.append(now)
         if len(pieces) > most + SPARE:
-            raise ServerError(f"{url}: the stream has more pieces than --max-new-tokens {most}: see what it logs")
+            raise ServerError(f"{url}: the stream has more pieces than --max-new-tokens {most}: see the server's log")
     else:
-        raise ServerError(f"{url}: the stream broke off after {len(pieces)} pieces: see what the server logs")
+        raise ServerError(f"{url}: the stream broke off after {len(pieces)} pieces: see the server's log")
     tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
     if tokens is None or not arrived:
         raise ServerError(f"{url}: the stream ended without text or the number of its tokens (usage)")
@@ -324,7 +326,9 @@ def event_of(data: str, url: str) -> tuple[str, Any, Any]:
         failed = clean(event["error"], 200) if "error" in event else None
         totals = event.get("usage"), event.get("timings")
     except (ValueError, TypeError, AttributeError, RecursionError):
-        raise ServerError(f"{url}: the stream holds {clean(data)!r}, which is no completion: another API?") from None
+        raise ServerError(
+            f"{url}: the stream holds {clean(data)!r}, which is not a completion: is this another API?"
+        ) from None
     if failed is not None:
         raise ServerError(f"{url}: the server ended the stream: {failed}")
     return text, *totals
@@ -356,4 +360,4 @@ def count_in(text: str, end: float) -> int:
             return int(value)
     except ValueError:
         pass
-    raise ValueError(f"{clean(text)!r} in the place of a count")
+    raise ValueError(f"{clean(text)!r} instead of a count")

@@ -30,9 +30,9 @@ RUNTIME = 1 << 30  # bytes of a process in addition to weights and caches, mostl
 FEWEST = 1  # tokens of the shortest prompt
 NOTES = (
     "the first token comes with the prompt and is a round without a draft",
-    "alpha is accepted ÷ tested; drafting and verifying are not told apart",
+    "alpha is accepted ÷ tested; drafting and verifying are not timed separately",
 )
-TOGETHER = "seconds of prompts in flight together are those of the whole turn, prompts included, in equal parts"
+TOGETHER = "prompts in flight together share the seconds of the whole turn, prefill included, in equal parts"
 STEP = RoundCounts(0, 0, 0, 1, ())
 FIRST = "request/first"  # the span from a request to its first token, as named in results
 

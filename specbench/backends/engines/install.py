@@ -82,7 +82,7 @@ def refuse_there(folder: Path, overwrite: bool) -> None:
             f"replaced: move it away, or name another folder in {FOLDER}"
         )
     if not overwrite:
-        raise UsageError(f"{clean_path(folder)} is there already: add --overwrite to make it anew")
+        raise UsageError(f"{clean_path(folder)} already exists: add --overwrite to replace it")
 
 
 def move_scripts(made: Path, folder: Path) -> None:
@@ -156,7 +156,7 @@ def requirements(folder: Path) -> list[str]:
 def vllm_version(python: Path) -> str:
     """The vLLM package and version of a Python."""
     found = installed(python.parent.parent)
-    return f"{found.name} {found.version}" if found else "a version that nobody tells"
+    return f"{found.name} {found.version}" if found else "an unknown version"
 
 
 def installed(folder: Path) -> Distribution | None:
@@ -206,7 +206,7 @@ def llama_version(program: Path) -> str:
     variables = {**os.environ, **libraries(program)}
     done = subprocess.run([str(program), "--version"], env=variables, capture_output=True, text=True, check=False)
     found = SAYS.search(done.stderr + done.stdout)
-    return f"llama.cpp {clean(found[1])}" if found else "a version of llama.cpp that nobody tells"
+    return f"llama.cpp {clean(found[1])}" if found else "an unknown version of llama.cpp"
 
 
 INSTALLS: dict[str, Callable[[str | None, bool, Say], Path]] = {

@@ -194,7 +194,9 @@ def finished(text: str, seconds: float) -> Finished:
             raise ValueError
         first = min(float(times["prompt_ms"]) / 1000, seconds)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise UnusableModelError(f"{LLAMA_CPP}: its server answered {clean(text)}, which is no completion") from error
+        raise UnusableModelError(
+            f"{LLAMA_CPP}: its server answered {clean(text)}, which is not a completion"
+        ) from error
     rounds = max(len(tokens) - 1 - accepted, 0) if drafted else 0
     counts = spread(drafted, rounds), spread(accepted, rounds)
     return Finished(tokens, first, seconds, *map(tuple, counts))
@@ -218,7 +220,7 @@ def drafter_of(name: str, pair: CheckedPair) -> str:
     """The drafting model by its name. UsageError if the server cannot draft with it."""
     if name in pair.kept or name in pair.foreign or pair.roles[name].head is not None:
         raise UsageError(
-            f"--backend {LLAMA_CPP}: it drafts with networks of the target's vocabulary, and {name} is no such "
+            f"--backend {LLAMA_CPP}: it drafts with networks of the target's vocabulary, and {name} is not such a "
             f"network: {INSTEAD}"
         )
     refuse_files(name, pair)
@@ -266,7 +268,7 @@ def notes_on(spec: RunSpec, pair: CheckedPair) -> Sequence[str]:
     if spec.ignore_eos:
         found.append("--ignore-eos forbids the end of a sequence, where others decode on after it")
     if spec.k and spec.method != "baseline":
-        found.append("acceptance is told in totals of a prompt: by position it is a mean")
+        found.append("acceptance is reported in totals per prompt: by position it is a mean")
         if spec.temperature > 0:
             found.append("it judges by token match with the draft's likeliest token, which accepts less than p ÷ q")
     if parts_of(spec).drafter == "PromptLookup":

@@ -49,7 +49,7 @@ class Child:
             line = self._said.get(timeout=seconds)
         except queue.Empty:
             self.close(0.0)
-            raise UnusableModelError(f"{self.name}: silent for {seconds:g} seconds, so it was ended") from None
+            raise UnusableModelError(f"{self.name}: silent for {seconds:g} seconds, so it was terminated") from None
         if line is None:
             raise UnusableModelError(f"{self.name}: {self._death()}")
         return self._read(line)
@@ -77,7 +77,7 @@ class Child:
             found = dict(json.loads(line))
         except (ValueError, TypeError):
             said = clean(line.decode(errors="replace").strip())
-            raise UnusableModelError(f"{self.name}: its process said {said!r}, which is no answer") from None
+            raise UnusableModelError(f"{self.name}: its process printed {said!r}, which is not an answer") from None
         if "error" in found:
             raise UnusableModelError(f"{self.name}: {clean(found['error'], 300)}")
         return found

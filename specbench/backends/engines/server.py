@@ -29,9 +29,9 @@ NOTES = (
     "time to the first token holds the network, the queue and the prompt; of it, what a later piece takes counts as "
     "decoding",
 )
-TOGETHER = "seconds of requests in flight together are those of the whole turn, prompts included, in equal parts"
+TOGETHER = "requests in flight together share the seconds of the whole turn, prefill included, in equal parts"
 OPEN = (
-    "requests come at random times, the same for baseline and method, and each has seconds of its own: the speedup is "
+    "requests come at random times, the same for baseline and method, and each is timed separately: the speedup is "
     "that of answers under this load, and waits count from when a request came"
 )
 A = TypeVar("A")
@@ -43,7 +43,7 @@ FROM_PIECES = (
     "acceptance from the pieces of the streams, one per round, with the K of --k: a server that sends several pieces a "
     "round seems to accept less"
 )
-UNKNOWN = "the server says nothing of acceptance: every token counts as a round"
+UNKNOWN = "the server does not report acceptance: every token counts as a round"
 
 
 def open_pair(specs: Sequence[RunSpec]) -> "Server":
@@ -67,8 +67,8 @@ def refuse_spec(spec: RunSpec) -> None:
         )
     if spec.arrivals is not None and spec.batch == 1:
         raise UsageError(
-            "--arrivals sends requests whether or not others have ended, and --batch 1 lets one under way: leave it "
-            "out, or say how many may be under way at most"
+            "--arrivals sends requests whether or not others have ended, and --batch 1 allows one in flight: leave it "
+            "out, or set how many may be in flight"
         )
     refuse_settings(NAME, spec)
 
@@ -108,7 +108,7 @@ class Server:
     @property
     def execution(self) -> str:
         urls = dict.fromkeys(address(one) for spec in self.specs for one in (spec.baseline, spec))
-        return f"tier server: asked over HTTP, {', '.join(urls)}; where it runs on this machine, its load is ours"
+        return f"tier server: requests over HTTP, {', '.join(urls)}; where it runs on this machine, its load is ours"
 
     def check(self, client: Client, model: str) -> None:
         """ServerError if the server does not serve this model."""
@@ -335,16 +335,16 @@ def impossible(found: Counters | None, answers: Sequence[Answer], most: int) -> 
         drafted, accepted = (answer.timings.get(name) for name in ("draft_n", "draft_n_accepted"))
         if type(drafted) is int and type(accepted) is int and not 0 <= accepted <= drafted <= most * WIDEST:
             said = f"{clean(drafted)} drafted and {clean(accepted)} accepted tokens"
-            return f"an answer (timings) counts {said}: see what it logs"
+            return f"an answer (timings) counts {said}: see the server's log"
     if found is None:
         return None
     if min(found.drafts, found.drafted, found.accepted, *found.by_position) < 0:
-        return "its counters (/metrics) went back: it was started again meanwhile"
+        return "its counters (/metrics) decreased: it was restarted meanwhile"
     accepted = max(found.accepted, sum(found.by_position))
     if found.drafts > most or not accepted <= found.drafted <= found.drafts * WIDEST:
         return (
             f"its counters (/metrics) rose by {clean(found.drafts)} rounds, {clean(found.drafted)} drafted and "
-            f"{clean(accepted)} accepted tokens for at most {most} new ones: nobody else may use it meanwhile"
+            f"{clean(accepted)} accepted tokens for at most {most} new ones: no one else may use it during a run"
         )
     return None
 

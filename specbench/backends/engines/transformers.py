@@ -195,8 +195,8 @@ def from_mtp(name: str, role: Role, k: int, target: Role) -> Way:
     assert role.head is not None
     if role.head.head.kind != "mtp" or role.checkpoint.source != target.checkpoint.source:
         raise UsageError(
-            f"--backend transformers: the {name} is a trained head, of which only MTP modules in the files of the "
-            f"target are run there: {INSTEAD}"
+            f"--backend transformers: the {name} is a trained head, and only MTP modules in the files of the target "
+            f"can run there: {INSTEAD}"
         )
     modules = getattr(target.config.get_text_config(decoder=True), "num_mtp_layers", None)
     if not modules:
@@ -239,10 +239,12 @@ def notes_on(way: Way, tier: str) -> Sequence[str]:
     if way.kind == "mtp":
         found.append("the first token comes with the prompt and is a round without a draft")
     elif way.kind != "plain":
-        found.append("a draft ends one token before the last one wanted, and at the end of the sequence")
+        found.append("a draft ends one token before the last requested one, and at the end of the sequence")
     if way.kind != "plain" and tier == "compile":
         found.append("the baseline is compiled, assisted generation is not: it refuses a static cache")
     if way.kind == "universal":
-        found.append("texts are written anew in every round, with ten tokens before them")
-        found.append("vocabularies are given in the order of their ids, without which sampling is not lossless in 5.23")
+        found.append("texts are re-tokenised in every round, with ten tokens before them")
+        found.append(
+            "vocabularies are passed in the order of their ids; without that, sampling is not lossless in 5.23"
+        )
     return found

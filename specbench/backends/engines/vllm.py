@@ -118,9 +118,9 @@ def decoded(said: Mapping[str, Any], prompts: int) -> Decoded:
         seconds = float(said["seconds"])
         found = [finished(one, seconds) for one in said["found"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise UnusableModelError(f"{VLLM}: its process told no tokens ({type(error).__name__} {error})") from error
+        raise UnusableModelError(f"{VLLM}: its process reported no tokens ({type(error).__name__} {error})") from error
     if len(found) != prompts:
-        raise UnusableModelError(f"{VLLM}: its process told of {len(found)} prompts, and {prompts} were asked for")
+        raise UnusableModelError(f"{VLLM}: its process reported {len(found)} prompts, and {prompts} were requested")
     return Decoded(found, seconds)
 
 
@@ -156,8 +156,8 @@ def refuse_options(spec: RunSpec) -> None:
     refuse_settings(VLLM, spec)
     if "trust_remote_code" in of_engine(spec.engine_option, VLLM):
         raise UsageError(
-            "--backend vllm: --engine-option vllm.trust_remote_code: --trust-remote-code alone says whether code of a "
-            f"checkpoint runs: leave it out, or {INSTEAD}"
+            "--backend vllm: --engine-option vllm.trust_remote_code: --trust-remote-code alone decides whether code of "
+            f"a checkpoint runs: leave it out, or {INSTEAD}"
         )
 
 
@@ -190,8 +190,8 @@ def judged(spec: RunSpec, rule: str, pair: CheckedPair) -> dict[str, Any]:
     """How drafts are drawn and judged: above temperature 0 from the draft's distribution, which is not its default."""
     if rule == "Block" and pair.device.type == "cpu":
         raise UsageError(
-            f"--backend vllm: --method {spec.method}: on a CPU it takes block verification and judges token by token "
-            f"all the same: choose chain, or {INSTEAD}"
+            f"--backend vllm: --method {spec.method}: on a CPU it accepts block verification, but still judges token "
+            f"by token: choose chain, or {INSTEAD}"
         )
     found: dict[str, Any] = {"rejection_sample_method": "block"} if rule == "Block" else {}
     return found | ({"draft_sample_method": "probabilistic"} if spec.temperature > 0 else {})
@@ -209,8 +209,8 @@ def model(name: str, pair: CheckedPair) -> dict[str, Any]:
     head = role.head.head
     if head.kind != "eagle3" or head.format != "speculators":
         raise UsageError(
-            f"--backend vllm: the {name} is {head.words}, and of trained heads it is given EAGLE-3 in the speculators "
-            f"format: {INSTEAD}"
+            f"--backend vllm: the {name} is {head.words}, and the only trained heads for it are EAGLE-3 in the "
+            f"speculators format: {INSTEAD}"
         )
     return {"method": "eagle3", "model": name}
 
@@ -247,9 +247,12 @@ def notes_on(spec: RunSpec, pair: CheckedPair, asked: Mapping[str, Any] | None) 
     if asked["method"] in ("ngram", "suffix"):
         found.append("steps without a draft are counted, but not where they were")
     if asked["method"] == "draft_model" and spec.temperature > 0:
-        found.append("drafts are drawn from the draft's law (draft_sample_method probabilistic; its default is greedy)")
+        found.append(
+            "drafts are sampled from the draft's distribution (draft_sample_method probabilistic; its default is "
+            "greedy)"
+        )
     if asked["method"] == "eagle3" and spec.temperature > 0:
-        found.append("heads draft by the same law (draft_sample_method probabilistic)")
+        found.append("heads sample their drafts, too (draft_sample_method probabilistic)")
     if spec.temperature > 0 and pair.device.type == "cpu":
         found.append(BUG)
     return found
