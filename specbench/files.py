@@ -101,7 +101,7 @@ def parsed_yaml(text: str) -> Any:
         if node is None:
             return None
         if values_in(node, set(), {}) > MOST_VALUES:
-            raise ValueError(f"it stands for more than {MOST_VALUES:,} values, with those that aliases repeat")
+            raise ValueError(f"it expands to more than {MOST_VALUES:,} values, with those that aliases repeat")
         return loader.construct_document(node)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
@@ -137,7 +137,7 @@ def check_node(node: "Node") -> None:
     if isinstance(node, MappingNode):
         names = Counter(key.value for key, _ in node.value if isinstance(key, ScalarNode))
         if twice := [name for name, count in names.items() if count > 1]:
-            raise ValueError(f"line {line_of(node)}: the key {twice[0][:60]!r} stands there twice")
+            raise ValueError(f"line {line_of(node)}: the key {twice[0][:60]!r} occurs twice")
     elif node.tag == INTEGER and len(node.value) > MOST_DIGITS:
         raise ValueError(f"line {line_of(node)}: a number of more than {MOST_DIGITS} digits")
 
@@ -213,7 +213,7 @@ def open_own(path: Path, flags: int = 0) -> int:
     UsageError for a link, which may lead to any file of the user, and for anything else that is not a regular file.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise UsageError(f"{clean_path(path)} is a link, or no file: put the file itself there, which is written to")
+        raise UsageError(f"{clean_path(path)} is a link, or not a file: put the file itself there")
     return os.open(path, os.O_RDWR | os.O_CREAT | OWN | flags, 0o666)
 
 
@@ -228,7 +228,7 @@ def own_folder(path: Path) -> Path:
 def refuse_links(path: Path) -> None:
     """Raise UsageError if the folder of a continued run contains links, which may lead anywhere."""
     if link := next((inner for inner in path.rglob("*") if inner.is_symlink()), None):
-        raise UsageError(f"{clean_path(link)} is a link: put the file or the folder itself there, which is written to")
+        raise UsageError(f"{clean_path(link)} is a link: put the file or the folder itself there")
 
 
 @contextmanager

@@ -88,10 +88,10 @@ def profile_of(content: Any) -> Profile:
     if not isinstance(content, dict) or not (kinds := [kind for kind in KINDS if kind in content]):
         raise ValueError(f"an acceptance profile has one of the keys {', '.join(KINDS)}")
     if not (source := source_of(content.get("source"))):
-        raise ValueError("an acceptance profile says where it was measured: add source, a text")
+        raise ValueError("an acceptance profile must name where it was measured: add source, a text")
     found = [conditional(kind, numbers(kind, content[kind]), content) for kind in kinds]
     if any(len(one) != len(found[0]) or math.dist(one, found[0]) > 1e-3 for one in found):
-        raise ValueError(f"{' and '.join(kinds)} are different profiles: leave one of them")
+        raise ValueError(f"{' and '.join(kinds)} are different profiles: keep one of them")
     return Profile(tuple(round(chance, DIGITS) for chance in found[0]), source)
 
 
@@ -107,7 +107,9 @@ def conditional(kind: str, given: Sequence[float], content: Mapping[str, Any]) -
             raise ValueError("no drafts were counted")
         chances = [after / before if before else 0.0 for before, after in pairwise([whole, *given])]
     if not all(0 <= chance <= 1 for chance in chances):
-        raise ValueError(f"{kind}: chances lie in [0, 1], and no position is accepted more often than the one before")
+        raise ValueError(
+            f"{kind}: chances must be in [0, 1], and no position is accepted more often than the one before"
+        )
     return chances
 
 

@@ -26,9 +26,9 @@ MEANING: dict[Part, str] = {
     "identity": "cells that differ in it are never lines of one sweep over the lookahead",
     "question": "cells that differ in it are no answers to the same question of `specbench verdict`",
     "asked": "`specbench compare` matches the cells of two runs by it",
-    "further": "so it does where the settings that are asked for leave several cells",
+    "further": "so it does where the requested settings leave several cells",
     "heading": "it is named above the tables where cells differ in it",
-    "loading": "cells that differ in it need the models loaded anew",
+    "loading": "cells that differ in it need the models loaded again",
 }
 QUESTION: tuple[Part, ...] = ("identity", "question", "asked", "heading")
 # Roles of a setting's value that differ from plain `question` (see Setting).

@@ -42,11 +42,12 @@ class RunSpec(BaseModel):
 
     # fmt: off
     target: Annotated[str, Setting(
-        "Pair", "pair", "Alias, hub id (owner/name) or folder, also grown to a shape (demo@llama-7b).", of=PAIR,
+        "Pair", "pair", "Target model: alias, hub id (owner/name) or folder, also grown to a shape "
+        "(demo@llama-7b).", of=PAIR,
         usual="the shipped pair", flags=("--target", "-t"))] = "demo"
     draft: Annotated[str | None, Setting(
-        "Pair", "pair", "The same for the draft.", of=PAIR, usual="the target's usual draft",
-        flags=("--draft", "-d"))] = None
+        "Pair", "pair", "Draft model: alias, hub id or folder.", of=PAIR,
+        usual="the one usually paired with the target", flags=("--draft", "-d"))] = None
     target_revision: Annotated[str | None, Setting(
         "Pair", "revisions", "Commit of the target on the hub.", of=LOADED)] = None
     draft_revision: Annotated[str | None, Setting(
@@ -56,7 +57,7 @@ class RunSpec(BaseModel):
         "Repeatable.", of=PAIR, typed=list[str], late=True)] = ()
     aux_layers: Annotated[str | None, Setting(
         "Pair", "precision", "Layers of the target that a head reads, as boundaries of the residual stream (2,16,29).",
-        of=(*LOADED, "question", "heading"), usual="as its files say", late=True)] = None
+        of=(*LOADED, "question", "heading"), usual="from its files", late=True)] = None
     method: Annotated[str, Setting(
         "Method", "method", "A method of configs/methods, or a YAML file.", of=ANSWER,
         flags=("--method", "-m"))] = "chain"
@@ -71,14 +72,14 @@ class RunSpec(BaseModel):
         "Method", "lookahead", "How the lookahead is chosen: constant, auto, heuristic or confidence; --k is its "
         "ceiling.", of=LOOKAHEAD)] = "constant"
     confidence: Annotated[float, Field(ge=0, le=1), Setting(
-        "Method", "lookahead", "--schedule confidence drafts on while a token's own probability is at least this; "
+        "Method", "lookahead", "--schedule confidence keeps drafting while a token's own probability is at least this; "
         "with a DSpark head, the chance that it gives the next one.", of=LOOKAHEAD)] = 0.4
     acceptance: Annotated[Rates | None, Setting(
         "Method", "acceptance", "Synthetic acceptance at the same compute: a rate (0.8), one per position "
         "(0.8,0.7,0.6), or a profile (FILE.json, see specbench profile).", typed=str)] = None
     acceptance_source: Annotated[str | None, Setting(
-        "Method", "acceptance", "Where the rates of --acceptance come from, for the row.", of=CELL,
-        usual="what a profile says", late=True)] = None
+        "Method", "acceptance", "Source of the rates of --acceptance, for the results.", of=CELL,
+        usual="from the profile", late=True)] = None
     dataset: Annotated[str, Setting(
         "Data", "data", "code, articles (shipped), humaneval, xsum, mt_bench, gsm8k, cnn_dailymail, alpaca (hub), "
         "hf:OWNER/NAME (any other), needle:, passkey:, longdoc:, pg19: and a LENGTH in tokens, or the path of a file "
@@ -89,8 +90,8 @@ class RunSpec(BaseModel):
     template: Annotated[str | None, Setting(
         "Data", "excerpt", "Prompt template with the column's name in braces.", of=CELL)] = None
     context: Annotated[Tokens | None, Setting(
-        "Data", "excerpt", "Tokens of every prompt, 4k being 4096: other texts of the data set stand before its own. "
-        "Or a list (1k,4k,16k).", typed=str, usual="prompts as they are", late=True)] = None
+        "Data", "excerpt", "Tokens of every prompt, 4k being 4096: filled with other texts of the data set before its "
+        "own. Or a list (1k,4k,16k).", typed=str, usual="prompts as they are", late=True)] = None
     chat_template: Annotated[str | None, Setting(
         "Data", "chat", "auto (the tokenizer's own, where rows are instructions or conversations), none, always (its "
         "own, for all rows), or a file with a Jinja template.", usual="auto", column="chat_template_resolved",
@@ -105,25 +106,28 @@ class RunSpec(BaseModel):
     max_new_tokens: Annotated[int, Field(ge=1, le=10**7), Setting(
         "Sampling", "length", "Tokens to decode per prompt.")] = 128
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False), Setting("Sampling", "law", "0 is greedy.")] = 0.0
-    top_k: Annotated[int | None, Field(ge=1), Setting("Sampling", "law", "Draw from the k likeliest tokens.")] = None
-    top_p: Annotated[float | None, SHARE, Setting("Sampling", "law", "Draw from the smallest set of this mass.")] = None
+    top_k: Annotated[int | None, Field(ge=1), Setting("Sampling", "law", "Top-k: sample from the k most likely "
+    "tokens.")] = None
+    top_p: Annotated[float | None, SHARE, Setting("Sampling", "law", "Top-p: sample from the smallest set of tokens "
+    "with this probability.")] = None
     min_p: Annotated[float | None, SHARE, Setting(
-        "Sampling", "law", "Drop tokens below this share of the likeliest.")] = None
+        "Sampling", "law", "Min-p: drop tokens below this share of the highest probability.")] = None
     eta: Annotated[float | None, SHARE, Setting("Sampling", "law", "Epsilon of eta sampling.")] = None
     ignore_eos: Annotated[bool, Setting(
-        "Sampling", "length", "Decode a fixed length.", usual="stop-at-eos",
+        "Sampling", "length", "Ignore the end-of-sequence token: decode a fixed length.", usual="stop-at-eos",
         flags=("--ignore-eos/--stop-at-eos",))] = False
     dtype: Annotated[str, Setting(
         "Pair", "precision", "auto, float32, bfloat16, float16 or float64.", of=PAIR, column="dtype_resolved")] = "auto"
     draft_dtype: Annotated[str | None, Setting(
-        "Pair", "precision", "The same for the draft.", of=(*LOADED, "question", "heading"), usual="the target's",
-        column="draft_dtype_resolved")] = None
+        "Pair", "precision", "As --dtype, for the draft model.", of=(*LOADED, "question", "heading"),
+        usual="the target's", column="draft_dtype_resolved")] = None
     quantize: Annotated[Quantisation | None, Setting(
         "Pair", "precision", "Quantise the target's linear layers after loading: none, int8, int4, fp8, w8a8, or on a "
         "CPU w4a8 (both with int8 activations), w8a8+head or w4a8+head (the head as well).", of=PAIR,
         usual="none", late=True)] = None
     draft_quantize: Annotated[Quantisation | None, Setting(
-        "Pair", "precision", "The same for the draft: none, int8, int4, fp8, w8a8, w4a8, w8a8+head or w4a8+head.",
+        "Pair", "precision", "Quantise the draft's linear layers: none, int8, int4, fp8, w8a8, w4a8, w8a8+head or "
+        "w4a8+head.",
         of=(*LOADED, "question", "heading"), usual="none", late=True)] = None
     draft_vocabulary: Annotated[str | None, Setting(
         "Pair", "precision", "Tokens that the draft may propose, in a smaller head: a number or a share of the most "
@@ -134,15 +138,16 @@ class RunSpec(BaseModel):
         "contexts where a GPU compiles).", of=PAIR,
         usual="auto", late=True)] = None
     vocabulary: Annotated[Literal["auto", "common", "strings"] | None, Setting(
-        "Pair", "precision", "How a draft with another tokenizer drafts: common (tokens that both have), strings (its "
-        "text, written anew in the target's tokens) or auto.", of=PAIR, column="vocabulary_resolved",
+        "Pair", "precision", "How a draft with another tokenizer drafts: common (tokens that both have), strings "
+        "(re-tokenise the draft's text with the target's tokenizer) or auto.", of=PAIR, column="vocabulary_resolved",
         usual="auto", late=True)] = None
     device_map: Annotated[str | None, Setting(
         "Pair", "precision", "Divide a target that is larger than the device, which is slow: auto, or what device and "
         "host may hold (cuda:0=20GB,cpu=40GB); the rest is read from disk at every pass.", of=PAIR, usual="none",
         late=True)] = None
     tensor_parallel: Annotated[int | None, Field(ge=2, le=1024), Setting(
-        "Pair", "precision", "Split every layer of the target over so many processes, which torchrun starts.", of=PAIR,
+        "Pair", "precision", "Tensor parallelism: split every layer of the target over this many processes, started by "
+        "torchrun.", of=PAIR,
         usual="as many as there are", late=True)] = None
     draft_device: Annotated[str | None, Setting(
         "Pair", "precision", "Put the draft on a device of its own: cpu, cuda:1.", of=(*LOADED, "question", "heading"),
@@ -165,22 +170,23 @@ class RunSpec(BaseModel):
         "Method", "execution", "Server of completions, for --backend openai: http://localhost:8000.", of=PAIR,
         late=True)] = None
     baseline_url: Annotated[str | None, Setting(
-        "Method", "execution", "The same model without a draft, which the speedup is over; --method baseline needs "
-        "none.", of=PAIR, late=True)] = None
+        "Method", "execution", "Server of the same model without a draft, the baseline of the speedup; --method "
+        "baseline needs none.", of=PAIR, late=True)] = None
     batch: Annotated[int, Field(ge=1, le=65536), Setting(
         "Measuring", "execution", "Rows decoded together: 4, or a list (1,4,16).", typed=str)] = 1
     arrivals: Annotated[float | None, Field(gt=0, le=10**6, allow_inf_nan=False), Setting(
-        "Measuring", "execution", "Requests a second that come to servers at random times: 2, or a list (1,2,4). Then "
-        "--batch, 32 unless said, is the most under way.", usual="as others end", typed=str, late=True)] = None
+        "Measuring", "execution", "Requests per second to servers, at random times: 2, or a list (1,2,4). --batch "
+        "(here 32 by default) limits how many are in "
+        "flight.", usual="as earlier ones end", typed=str, late=True)] = None
     seed: Annotated[int, Field(ge=0), Setting(
         "Measuring", "draws", "Seed for the prompt sample and for every random draw.", of=(*DETAIL, "heading"))] = 0
     warmup: Annotated[int, Field(ge=0, le=1000), Setting(
-        "Measuring", "draws", "Uncounted prompts per arm and cell.", of=DETAIL)] = 2
+        "Measuring", "draws", "Warm-up prompts per arm and cell.", of=DETAIL)] = 2
     repeat: Annotated[int, Field(ge=1, le=10**6), Setting(
         "Measuring", "draws", "How often every prompt is decoded.", of=DETAIL)] = 1
     until_ci: Annotated[float | None, Field(gt=0, lt=1), Setting(
-        "Measuring", "stopping", "Go on until the speedup's interval is this narrow (0.02: ± 2 %), looking after 20, "
-        "30, 45 … prompts only.", of=("identity", "heading"))] = None
+        "Measuring", "stopping", "Add prompts until the speedup's interval is this narrow (0.02: ± 2 %), checked only "
+        "after 20, 30, 45 … prompts.", of=("identity", "heading"))] = None
     # fmt: on
 
     @field_validator("model", mode="before")
@@ -278,7 +284,7 @@ def engine_options(given: Any) -> Options:
 def _option(item: Any) -> tuple[str, str]:
     text = item if isinstance(item, str) else "=".join(map(str, item)) if isinstance(item, tuple | list) else ""
     if (found := OPTION.fullmatch(text)) is None:
-        raise ValueError(f"{str(item)[:60]!r} is no ENGINE.NAME=VALUE, such as vllm.tensor_parallel_size=2")
+        raise ValueError(f"{str(item)[:60]!r} is not ENGINE.NAME=VALUE, such as vllm.tensor_parallel_size=2")
     return found["name"], found["value"]
 
 
@@ -326,7 +332,7 @@ def named_models(given: Any) -> tuple[tuple[str, str], ...]:
     found = sorted(_pair(item) for item in items or ())
     names = [name for name, _ in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"the name {twice[0]} stands for two models: give each model a name of its own")
+        raise ValueError(f"the name {twice[0]} names two models: give each model a name of its own")
     return tuple(found)
 
 
@@ -337,12 +343,12 @@ def _pair(item: Any) -> tuple[str, str]:
             pass
         case _:
             raise ValueError(
-                f"{str(item)[:60]!r} is no NAME=CHECKPOINT (--target names the model to measure): the name has "
+                f"{str(item)[:60]!r} is not NAME=CHECKPOINT (--target names the model to measure): the name has "
                 "letters, digits, - and _, the checkpoint is an alias, a hub id, a folder, or layers of another model "
                 "such as target[:50%]"
             )
     if name in RESERVED:
-        raise ValueError(f"the name {name} is taken: method files mean something else by it; choose another name")
+        raise ValueError(f"the name {name} is reserved in method files; choose another name")
     if SEVERAL.search(checkpoint):
         raise ValueError(f"{checkpoint[:60]!r} reads like several models: rename that folder, or name it by a link")
     return name, checkpoint

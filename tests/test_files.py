@@ -70,8 +70,8 @@ BOMB = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
     f"{chr(98 + n)}: &{chr(98 + n)} [{','.join([f'*{chr(97 + n)}'] * 10)}]\n" for n in range(20)
 )
 WRONG = {
-    "k: 1\nk: 2": "line 1: the key 'k' stands there twice",
-    "a: {b: 1, c: 2, b: 3}": "the key 'b' stands there twice",
+    "k: 1\nk: 2": "line 1: the key 'k' occurs twice",
+    "a: {b: 1, c: 2, b: 3}": "the key 'b' occurs twice",
     "a: &a {b: *a}": "contains itself",
     "&a [*a]": "contains itself",
     BOMB: f"more than {MOST_VALUES:,} values",
@@ -213,7 +213,7 @@ def test_a_file_that_is_written_in_its_place_is_a_regular_one(victim: Path, bad:
         "a pipe": lambda: os.mkfifo(path),
         "a folder": path.mkdir,
     }[bad]()
-    with pytest.raises(UsageError, match="is a link, or no file"):
+    with pytest.raises(UsageError, match="is a link, or not a file"):
         open_own(path)
     assert sorted(file.name for file in victim.parent.iterdir()) == ["run", "victim"]
 

@@ -34,8 +34,8 @@ def test_joint_counts_and_conditional_say_the_same(content: dict[str, Any]) -> N
     [
         ([0.8], "one of the keys"),
         ({"source": "x"}, "one of the keys"),
-        ({"conditional": [0.8]}, "says where it was measured"),
-        ({"conditional": [1.2], "source": "x"}, r"lie in \[0, 1\]"),
+        ({"conditional": [0.8]}, "must name where it was measured"),
+        ({"conditional": [1.2], "source": "x"}, r"must be in \[0, 1\]"),
         ({"joint": [0.5, 0.6], "source": "x"}, "more often than the one before"),
         ({"conditional": [], "source": "x"}, "expected 1 to"),
         ({"conditional": ["0.8"], "source": "x"}, "expected 1 to"),

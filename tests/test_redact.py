@@ -59,7 +59,7 @@ URLS = {
     "--engine-option vllm.api_key=pa55word,vllm.seed=1": "--engine-option vllm.api_key=***,vllm.seed=1",
     "llama.cpp.api-key=pa55word llama.cpp.hf-token=pa55word": "llama.cpp.api-key=*** llama.cpp.hf-token=***",
     "vllm.token=pa55word,vllm.key=pa55word,x.secret=pa55word": "vllm.token=***,vllm.key=***,x.secret=***",
-    "'api_key=pa55word' is no ENGINE.NAME=VALUE": "'api_key=***' is no ENGINE.NAME=VALUE",
+    "'api_key=pa55word' is not ENGINE.NAME=VALUE": "'api_key=***' is not ENGINE.NAME=VALUE",
     "password=pa55word": "password=***",
 }
 INNOCENT = (

@@ -83,7 +83,7 @@ def shape_row(shape: Shape) -> dict[str, Any]:
 
 
 MODEL_FOLDER = replace(OWN["output"], panel=None, absent=..., help="The folder to write.")
-OVERWRITE_MODEL = replace(OWN["overwrite"], panel=None, help="Replace a scale model that is there already.")
+OVERWRITE_MODEL = replace(OWN["overwrite"], panel=None, help="Replace an existing scale model.")
 
 
 @models.command(name="grow", cls=Command)
@@ -93,7 +93,7 @@ def grow(
     like: Annotated[str, typer.Option(help="The shape: see `specbench models list`.")],
     small: Annotated[str, typer.Option("--from", help="A Llama checkpoint: alias, hub id or folder.")] = "demo",
     dtype: Annotated[str, typer.Option(help="bfloat16, float16, float32 or float64.")] = "bfloat16",
-    max_shard_size: Annotated[str, typer.Option(help="Of one file of weights.")] = "5GB",
+    max_shard_size: Annotated[str, typer.Option(help="Maximum size of one file of weights.")] = "5GB",
 ) -> None:
     """Write a scale model: the function of a small checkpoint at the cost of a larger shape, for any engine to load.
 
@@ -167,9 +167,9 @@ def values_in(cells: Sequence[Mapping[str, Any]], name: str) -> str:
 backend = typer.Typer(help="Install engines for --backend in environments of their own.", no_args_is_help=True)
 
 ENGINE = Annotated[str, typer.Argument(help="vllm or llama.cpp.")]
-PACKAGE = Annotated[str | None, typer.Option(help="What pip is to install, with a version.", show_default=False)]
+PACKAGE = Annotated[str | None, typer.Option(help="Package for pip to install, with a version.", show_default=False)]
 
-OVERWRITE_ENGINE = replace(OWN["overwrite"], panel=None, help="Replace an environment that is there already.")
+OVERWRITE_ENGINE = replace(OWN["overwrite"], panel=None, help="Replace an existing environment.")
 
 
 @backend.command(name="install", cls=Command)
@@ -177,7 +177,7 @@ OVERWRITE_ENGINE = replace(OWN["overwrite"], panel=None, help="Replace an enviro
 def install(given: Given, engine: ENGINE, package: PACKAGE = None) -> None:
     """Install an engine in an environment of its own, from the package index; it takes minutes and gigabytes.
 
-    SPECBENCH_ENGINES in the environment names another folder for engines.
+    The environment variable SPECBENCH_ENGINES names another folder for engines.
 
     Examples:
 
@@ -191,14 +191,14 @@ def install(given: Given, engine: ENGINE, package: PACKAGE = None) -> None:
     typer.echo(folder)
 
 
-Clear = Annotated[bool, typer.Option("--clear", help="Delete it; later runs compile anew.")]
+Clear = Annotated[bool, typer.Option("--clear", help="Delete it; later runs compile again.")]
 
 
 @options(..., PLAIN)
 def cache(given: Given, clear_it: Clear = False) -> None:
-    """Show where compiled code is kept, and how much; it is bounded, and may be deleted at any time.
+    """Show where compiled code is kept, and how much. Its size is bounded; it can be deleted at any time.
 
-    SPECBENCH_CACHE in the environment names another folder, in which it has one of its own.
+    The environment variable SPECBENCH_CACHE names another parent folder.
 
     Examples:
 
@@ -215,12 +215,12 @@ def cache(given: Given, clear_it: Clear = False) -> None:
     print_records([row], {f"compiled code: at most {gigabytes(BOUND)}": [row]}, given["format"])
 
 
-ALL = "methods for --method; more of one: specbench methods NAME"
+ALL = "methods for --method; details of one: specbench methods NAME"
 Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME...]",
-        help="Methods, or paths of files like those in configs/methods, of which all is said. Without one: the list.",
+        help="Methods, or paths of files like those in configs/methods, to describe in full. Without one: the list.",
         autocompletion=beginning(shipped_methods),
     ),
 ]
@@ -228,9 +228,9 @@ Names = Annotated[
 
 @options(..., PLAIN)
 def methods(given: Given, names: Names = None) -> None:
-    """List the methods for --method; of those that are named, their papers, what they need and what can be set.
+    """List the methods for --method; describe the named ones: their papers, what they need and what can be set.
 
-    Formats for programs have everything of all of them.
+    All formats but table describe every method in full.
 
     Examples:
 
@@ -271,17 +271,17 @@ OwnName = Annotated[str, typer.Argument(help="Letters, digits, - and _; the file
 
 @options(...)
 def new_method(given: Given, name: OwnName) -> None:
-    """Write a method of your own to begin with: NAME.yaml and NAME.py, a drafter of 25 lines that runs as it is.
+    """Write a new method to start from: NAME.yaml and NAME.py, a drafter of 25 lines that runs unchanged.
 
     Examples:
 
     specbench new-method mine
     """
     if not re.fullmatch(r"[A-Za-z0-9][\w-]{0,99}", name, re.ASCII):
-        raise UsageError(f"{name[:60]!r} is no name for a method: use letters, digits, - and _, without an ending")
+        raise UsageError(f"{name[:60]!r} is not a name for a method: use letters, digits, - and _, without an ending")
     files = {Path(f"{name}{template.suffix}"): template for template in sorted(TEMPLATE.glob("drafter.*"))}
     if there := [file for file in files if file.exists()]:
-        raise UsageError(f"{there[0]} is there already: choose another name")
+        raise UsageError(f"{there[0]} already exists: choose another name")
     with writing(f"the files of {name}", "go to a folder of your own"):
         for file, template in files.items():
             replace_text(file, template.read_text(encoding="utf-8").replace("drafter.py", f"{name}.py"))

@@ -133,13 +133,13 @@ NAMED_PAIR = ("target", "draft", "revisions", "precision", "device")
 Widths = Annotated[
     str, typer.Option(help="Tokens verified in one pass: 1-17, or 1,2,4, or 1-33+4.", rich_help_panel=MEASURE)
 ]
-Contexts = Annotated[str, typer.Option(help="Lengths of the text before them.", rich_help_panel=MEASURE)]
+Contexts = Annotated[str, typer.Option(help="Lengths of the context before them, in tokens.", rich_help_panel=MEASURE)]
 Repeat = Annotated[int, typer.Option(min=1, help="How often everything is timed.", rich_help_panel=MEASURE)]
 
 
 @options(*NAMED_PAIR, ..., "seed", "output_dir", "format", "quiet")
 def calibrate(given: Given, widths: Widths = "1-17", contexts: Contexts = "128,512,1024", repeat: Repeat = 15) -> None:
-    """Measure target cost against tokens verified, and draft cost; say which K the theory would choose for which α.
+    """Measure target cost against tokens verified, and draft cost; show which K the theory would choose for which α.
 
     Examples:
 
@@ -180,13 +180,17 @@ def noise(given: Given) -> None:
     start_noise(settings, output)
 
 
-Target = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="The same as --target.", show_default=False)]
-Draft = Annotated[str | None, typer.Argument(metavar="[DRAFT]", help="The same as --draft.", show_default=False)]
+Target = Annotated[
+    str | None, typer.Argument(metavar="[TARGET]", help="Target model, as with --target.", show_default=False)
+]
+Draft = Annotated[
+    str | None, typer.Argument(metavar="[DRAFT]", help="Draft model, as with --draft.", show_default=False)
+]
 
 
 @options(..., *PAIR, *DATA, *RUN_METHOD, *RUN_SAMPLING, *EXECUTION, "config", STYLE, "quiet", lists=AXES)
 def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> None:
-    """Say what a pair lacks on this machine, whether it fits together, and whether memory is enough for a run.
+    """Check what a pair lacks on this machine, whether it fits together, and whether memory is enough for a run.
 
     Takes the options of run, and lists of K and batches. Reads configurations and tokenizers, no weights. Exit code 4
     where a run could not begin.
@@ -210,14 +214,14 @@ def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> N
 
 METHODS = Option("method", list[str], "Method", "A method of configs/methods, or a YAML file. Repeatable. Default: all "
                  "that the pair can run.", ("--method", "-m"))  # fmt: skip
-TOKENS = Option("tokens", int, "Sampling", "Tokens per method that are sampled and tested, at least. Default: "
+TOKENS = Option("tokens", int, "Sampling", "Minimum number of tokens per method to sample and test. Default: "
                 "2000.", low=100, absent=2000)  # fmt: skip
 SETTINGS = ("model", "revisions", "precision", "device", METHODS, setting("k"), setting("dataset", usual="code"),
             "excerpt", "chat", setting("limit", usual=8), setting("max_new_tokens", usual=48), "ignore_eos",
-            setting("temperature", "Of the sampled text; greedy text is checked, too.", 1), TOKENS,
+            setting("temperature", "Temperature of the sampled text; greedy text is always checked, too.", 1), TOKENS,
             setting("batch", "Rows decoded together.", "1; 8 for sampled text"), setting("tier"), setting("backend"),
             setting("seed", "Seed for the prompt sample and for every random draw."))  # fmt: skip
-FOLDER = replace(OWN["output_dir"], help="Where the certificate's folder is made. Default: results.")
+FOLDER = replace(OWN["output_dir"], help="Folder in which the certificate's folder is created. Default: results.")
 Pair = Annotated[list[str] | None, typer.Argument(metavar="[TARGET [DRAFT]]", help="Alias, hub id or folder.")]
 
 
@@ -251,10 +255,8 @@ TRACED = replace(OWN["format"], kind=Literal["terminal", "json", "html"],
                 help="Default: by the end of --output, else terminal.")  # fmt: skip
 FILE = replace(OWN["output"], help="Write to this file (x.json, x.html or text). In a run's folder, trace.json becomes "
                "part of its report.")  # fmt: skip
-Prompt = Annotated[str | None, typer.Option("--prompt", "-p", help="Text to go on from. Default: an example.")]
-PromptFile = Annotated[
-    Path | None, typer.Option(help="UTF-8 file with the prompt; a line end at its end is no part of it.")
-]
+Prompt = Annotated[str | None, typer.Option("--prompt", "-p", help="The prompt. Default: an example.")]
+PromptFile = Annotated[Path | None, typer.Option(help="UTF-8 file with the prompt; a final line break is dropped.")]
 ROUNDS = Option("rounds", bool, OUTPUT, "One line per round, with drafts that were never tested.",
                 absent=False)  # fmt: skip
 SEED = setting("seed", "Seed for every random draw.")
@@ -284,11 +286,17 @@ TREE_USUAL = {"limit": 10, "max_new_tokens": 64}
 Children = Annotated[
     int, typer.Option(min=1, max=32, help="Children of a node whose acceptance is measured.", rich_help_panel=SEARCH)
 ]
-Nodes = Annotated[int, typer.Option(min=1, max=256, help="Most nodes of the tree.", rich_help_panel=SEARCH)]
-Depth = Annotated[int, typer.Option(min=1, max=32, help="Most levels of the tree.", rich_help_panel=SEARCH)]
+Nodes = Annotated[
+    int, typer.Option(min=1, max=256, help="Maximum number of nodes of the tree.", rich_help_panel=SEARCH)
+]
+Depth = Annotated[
+    int, typer.Option(min=1, max=32, help="Maximum number of levels of the tree.", rich_help_panel=SEARCH)
+]
 By = Annotated[
     Literal["speedup", "tokens"],
-    typer.Option(help="What is best: the speedup on this machine, or the tokens per round.", rich_help_panel=SEARCH),
+    typer.Option(
+        help="What to maximise: the speedup on this machine, or the tokens per round.", rich_help_panel=SEARCH
+    ),
 ]
 PassRepeat = Annotated[int, typer.Option(min=1, help="How often every pass is timed.", rich_help_panel=MEASURE)]
 
@@ -305,7 +313,7 @@ def tree(
     """Find the best token tree (Sequoia): measure how often each child is accepted and what a round costs.
 
     Children are the most probable tokens when greedy, draws without replacement when sampling. Decodes 10 prompts per
-    data set and 64 tokens each, unless asked for more.
+    data set and 64 tokens each by default.
 
     Examples:
 
@@ -323,10 +331,12 @@ def tree(
 TARGET = ("target", "target_revision", "dtype", "device")
 LAYERS_USUAL = {"limit": 16, "max_new_tokens": 64}
 
-Evaluations = Annotated[int, typer.Option(min=3, help="Sets of layers to score at most.", rich_help_panel=SEARCH)]
+Evaluations = Annotated[int, typer.Option(min=3, help="Maximum number of layer sets to score.", rich_help_panel=SEARCH)]
 Cost = Annotated[
     Literal["measured", "share"],
-    typer.Option(help="c of a set: timed on this machine, or the share of kept layers.", rich_help_panel=SEARCH),
+    typer.Option(
+        help="Cost ratio c of a set: timed on this machine, or the share of kept layers.", rich_help_panel=SEARCH
+    ),
 ]
 
 
@@ -334,7 +344,7 @@ Cost = Annotated[
 def skip_layers(given: Given, evaluations: Evaluations = 600, cost: Cost = "measured") -> None:
     """Search the layers of the target that draft best for it (self-speculation without a draft model).
 
-    Half of the prompts are searched on, the other half check what was found. Default: 16 prompts per data set.
+    One half of the prompts is for the search, the other half checks the result. Default: 16 prompts per data set.
 
     Examples:
 

@@ -62,30 +62,31 @@ class Option:
 OWN = {
     option.name: option
     for option in (
-        Option("resume", Path, MEASURE, "A run that was killed or interrupted, by its folder or name: go on with it, "
-               "with all its settings. With a larger --limit: add prompts to it."),
+        Option("resume", Path, MEASURE, "Continue a killed or interrupted run (its folder or name) with its own "
+               "settings. With a larger --limit: add prompts to it."),
         Option("config", Path, OUTPUT, "YAML with the same keys; the command line wins.", ("--config", "-c")),
         Option("preset", str, "Method", "Settings of a published experiment, such as chen2023-xsum; all other options "
-               "and --config win. The published numbers are shown beside the measured ones."),
+               "and --config win. The published numbers are shown next to the measured ones."),
         Option("quick", bool, MEASURE, "Only a first estimate, in seconds: 5 prompts per data set, 32 new tokens, no "
                "compiling.", absent=False),
         Option("executor", Literal["local", "process", "ray"], MEASURE, "local, process (every cell in a process of "
                "its own, so that a crash costs one cell) or ray (cells over the devices of a Ray cluster). "
                "Default: local."),
-        Option("yes", bool, MEASURE, "Measure more than 10,000 cells.", absent=False),
-        Option("output_dir", Path, OUTPUT, "Where the run's folder is made. Default: results.", ("--output-dir", "-o"),
+        Option("yes", bool, MEASURE, "Measure the grid even if it has more than 10,000 cells.", absent=False),
+        Option("output_dir", Path, OUTPUT, "Folder in which the run's folder is created. Default: "
+            "results.", ("--output-dir", "-o"),
                in_file=True),
         Option("format", str, OUTPUT, "table, csv, json, jsonl or md on stdout. Default: table.", in_file=True),
-        Option("explain", bool, OUTPUT, "Also show what explains the numbers: costs, acceptance by position, from the "
-               "prediction to the measurement term by term, categories.", absent=False),
-        Option("quiet", bool, OUTPUT, "Print nothing but the result.", ("--quiet", "-q"), absent=False),
+        Option("explain", bool, OUTPUT, "Also explain the numbers: costs, acceptance by position, prediction against "
+               "measurement term by term, categories.", absent=False),
+        Option("quiet", bool, OUTPUT, "Print only the result.", ("--quiet", "-q"), absent=False),
         Option("verbose", int, OUTPUT, "-v prints settings, versions and machine on stderr, -vv also the traceback of "
                "an error.", ("--verbose", "-v"), absent=0, count=True),
         Option("output", Path, OUTPUT, "Write a method file, for --method of other commands.", ("--output", "-o")),
-        Option("overwrite", bool, OUTPUT, "Let --output replace what is there already.", absent=False),
+        Option("overwrite", bool, OUTPUT, "Let --output replace an existing file.", absent=False),
     )
 }  # fmt: skip
-STYLE = replace(OWN["format"], kind=Format, help="How to print on stdout.", absent="table", in_file=False)
+STYLE = replace(OWN["format"], kind=Format, help="Format of stdout.", absent="table", in_file=False)
 PLAIN = replace(STYLE, panel=None)  # for commands without panels
 
 # Common sets of options; a setting named before its group is not repeated.
@@ -262,7 +263,7 @@ def read_config(path: Path | None) -> dict[str, Any]:
         raise UsageError(f"{path}: expected keys and values, the same as the options of `specbench run`")
     found = {str(key).replace("-", "_"): value for key, value in content.items()}
     if len(found) < len(content):
-        raise UsageError(f"{path}: a key stands there twice, with - and with _")
+        raise UsageError(f"{path}: a key occurs twice, with - and with _")
     return found
 
 

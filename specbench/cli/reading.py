@@ -38,15 +38,13 @@ Judges = Annotated[
 ]
 Least = Annotated[
     float | None,
-    typer.Option(
-        help="Exit with 3 where the whole interval of the speedup is below this, 7 where that is not settled."
-    ),
+    typer.Option(help="Exit with 3 if the whole interval of the speedup is below this, with 7 if that is undecided."),
 ]
 
 
 @options(..., VERDICT_STYLE, "explain")
 def verdict(given: Given, runs: Runs, exit_code: Judges = False, fail_under: Least = None) -> None:
-    """Say whether speculative decoding pays: YES, NO, PROVISIONAL or UNCLEAR, the best K, and what would settle it.
+    """Decide whether speculative decoding pays: YES, NO, PROVISIONAL or UNCLEAR, the best K, and what would settle it.
 
     Examples:
 
@@ -61,7 +59,7 @@ def verdict(given: Given, runs: Runs, exit_code: Judges = False, fail_under: Lea
     reading.start_verdict([found_run(run) for run in runs], given["format"], given["explain"], exit_code, fail_under)
 
 
-FILE = replace(OWN["output"], panel=None, help="The file. Default: report.html in the first folder.")
+FILE = replace(OWN["output"], panel=None, help="File to write. Default: report.html in the first folder.")
 
 
 @options(..., FILE)
@@ -76,15 +74,15 @@ def report(
         ),
     ],
     png: Annotated[
-        bool, typer.Option("--png/--no-png", help="Write the figures as plots/*.png beside it, too.")
+        bool, typer.Option("--png/--no-png", help="Also write the figures as plots/*.png next to the report.")
     ] = True,
-    svg: Annotated[bool, typer.Option("--svg", help="Write them as SVG, too.")] = False,
-    pdf: Annotated[bool, typer.Option("--pdf", help="Write them as PDF, too.")] = False,
-    show: Annotated[bool, typer.Option("--open/--no-open", help="Open it in the browser.")] = False,
+    svg: Annotated[bool, typer.Option("--svg", help="Also write the figures as SVG.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also write the figures as PDF.")] = False,
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the report in the browser.")] = False,
 ) -> None:
     """Write one HTML file on finished runs: the answer, every number, the figures. No network.
 
-    Two runs stand beside each other with what was different, every number of both, and the tests of compare.
+    Two runs are shown side by side with what differs, every number of both, and the tests of compare.
 
     Examples:
 
@@ -122,7 +120,7 @@ Base = Annotated[
 New = Annotated[
     list[Path] | None,
     typer.Argument(
-        help="The run in question, and reruns of it: all must show a regression. Required.",
+        help="The run to judge, and reruns of it: all must show a regression. Required.",
         autocompletion=RUNS,
     ),
 ]
@@ -139,11 +137,11 @@ Level = Annotated[
     typer.Option(
         min=80,
         max=99.99,
-        help="Confidence of a regression: percent, one-sided, over all of a check. Default: 99.",
+        help="Confidence of a regression: percent, one-sided, over all comparisons of a check. Default: 99.",
     ),
 ]
-JUnit = Annotated[Path | None, typer.Option(help="Write JUnit XML to this file, too.")]
-Gha = Annotated[Path | None, typer.Option(help="Write NEW as customBiggerIsBetter JSON to this file, too.")]
+JUnit = Annotated[Path | None, typer.Option(help="Also write JUnit XML to this file.")]
+Gha = Annotated[Path | None, typer.Option(help="Also write NEW as customBiggerIsBetter JSON to this file.")]
 
 
 @options(..., COMPARE_STYLE, QUIET)
@@ -159,10 +157,10 @@ def compare(
     junit: JUnit = None,
     gha: Gha = None,
 ) -> None:
-    """Compare runs: exit 0 if nothing became worse, 3 on a regression, 7 where something could not be compared.
+    """Compare runs: exit 0 if nothing became worse, 3 on a regression, 7 if something could not be compared.
 
     Counts and outputs must be equal where seeds and versions are; ratios and times must be worse by more than the
-    margin and by more than chance. Under GitHub Actions the table is added to the summary of the job.
+    margin and by more than chance. Under GitHub Actions the table is added to the job summary.
 
     Examples:
 
@@ -211,8 +209,8 @@ ProfiledRun = Annotated[
         autocompletion=beginning(run_names),
     ),
 ]
-Cell = Annotated[str, typer.Option(help="Of several cells the one to take: its key, its method, or its K (K4).")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="A JSON file. Default: stdout.")]
+Cell = Annotated[str, typer.Option(help="Which of several cells to use: its key, its method, or its K (K4).")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="JSON file to write. Default: stdout.")]
 
 
 @options(...)
@@ -236,7 +234,7 @@ Alphas = Annotated[list[float] | None, typer.Option(help="Acceptance of a tested
 Cs = Annotated[list[float] | None, typer.Option(help="Seconds per draft token ÷ target step. Repeatable.")]
 CRounds = Annotated[
     list[float] | None,
-    typer.Option(help="In the place of --c: seconds of a round's drafts ÷ target step, where one pass makes them."),
+    typer.Option(help="Instead of --c: seconds of all drafts of a round ÷ target step, if one pass makes them."),
 ]
 CHat = Annotated[float | None, typer.Option(help="The ratio --c, or --c-round, in operations (default: the same).")]
 Ks = Annotated[str | None, typer.Option(help=f"Lookahead K: 4, 1,2,4, 1-12, 1-16+3 (default {DEFAULT_KS}).")]
@@ -261,18 +259,19 @@ Arrivals = Annotated[
 ]
 Users = Annotated[
     list[int] | None,
-    of_fleet("--users", "So many users, who send their next request when they have the answer. Repeatable.", 1),
+    of_fleet("--users", "Number of users, who send their next request after each answer (closed loop). Repeatable.", 1),
 ]
 Devices = Annotated[int | None, of_fleet("--devices", "Servers that share the requests. Default: 1.", 1)]
 Slots = Annotated[
-    int | None, of_fleet("--slots", "Rows that a server decodes at most. Default: the largest measured batch.", 1)
+    int | None,
+    of_fleet("--slots", "Maximum rows that a server decodes together. Default: the largest measured batch.", 1),
 ]
 OutputTokens = Annotated[
     float | None,
-    of_fleet("--output-tokens", "Mean tokens of an answer: measured lengths are stretched. Default: as they are.", 1),
+    of_fleet("--output-tokens", "Mean tokens of an answer: measured lengths are scaled to it. Default: not scaled.", 1),
 ]
-Requests = Annotated[int | None, of_fleet("--requests", "How many requests are played through. Default: 1000.", 10)]
-Price = Annotated[float | None, of_fleet("--price", "What a device costs an hour, for the cost of tokens.", 0)]
+Requests = Annotated[int | None, of_fleet("--requests", "Number of simulated requests. Default: 1000.", 10)]
+Price = Annotated[float | None, of_fleet("--price", "Cost of a device per hour, for the cost of tokens.", 0)]
 Seed = Annotated[int | None, of_fleet("--seed", "Seed for arrivals, lengths and tokens. Default: 0.", 0)]
 
 
@@ -298,7 +297,7 @@ def predict(
     """Predict tokens per round, speedup and operations from alpha, c and K, without running a model.
 
     Tables are rounded to 3 decimals (not truncated, as in some tutorials); csv, json and jsonl carry full precision.
-    The best K is that of all K, whether it was asked for or not; K = 0 is decoding without a draft.
+    The best K is the best of all K, not only of --k; K = 0 is decoding without a draft.
 
     Examples:
 
@@ -333,7 +332,7 @@ def predict(
 def run_of_fleet(run: Path | None, others: Mapping[str, object]) -> Path:
     """The run of --fleet. UsageError if it is missing, or if an option conflicts with it."""
     if run is None:
-        raise UsageError("--fleet asks for measured costs: add --from-run RUN, a run with --batch 1,2,4,8")
+        raise UsageError("--fleet needs measured costs: add --from-run RUN, a run with --batch 1,2,4,8")
     if given := [f"--{name}" for name, value in others.items() if value is not None]:
         raise UsageError(f"--fleet takes all costs from the run: leave out {', '.join(given)}")
     return found_run(run)

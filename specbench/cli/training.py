@@ -45,14 +45,14 @@ START = (
     Option("begin", str, BEGIN, "fresh, pruned (layers and width of the target), or a checkpoint. Default: fresh.",
            ("--from",)),
     Option("layers", int, BEGIN, "Layers of the draft. Default: 2.", low=1),
-    Option("hidden", int, BEGIN, "Its width. Default: half the target's.", low=1),
-    Option("intermediate", int, BEGIN, "Width of its MLPs.", low=1),
-    Option("heads", int, BEGIN, "Its query heads.", low=1),
-    Option("kv_heads", int, BEGIN, "Its key/value heads.", low=1),
-    Option("parameters", str, BEGIN, "At most so many parameters, such as 15M: the width follows."),
+    Option("hidden", int, BEGIN, "Hidden size of the draft. Default: half the target's.", low=1),
+    Option("intermediate", int, BEGIN, "MLP width of the draft.", low=1),
+    Option("heads", int, BEGIN, "Query heads of the draft.", low=1),
+    Option("kv_heads", int, BEGIN, "Key/value heads of the draft.", low=1),
+    Option("parameters", str, BEGIN, "Maximum number of parameters, such as 15M: sets the width."),
     Option("keep", Literal["even", "first", "importance"], BEGIN, "Which layers --from pruned keeps: evenly spaced, "
            "the first, or the most important. Default: even."),
-    Option("draft_vocabulary", int, BEGIN, "Tokens that its head knows: those that the target says most often. "
+    Option("draft_vocabulary", int, BEGIN, "Vocabulary of its head: this many of the target's most frequent tokens. "
            "Default: all.", low=1),
 )  # fmt: skip
 TEXT = (
@@ -62,9 +62,10 @@ TEXT = (
     Option("samples_per_prompt", int, DATA, "Answers to every prompt. Default: 1.", low=1),
     Option("answer_temperature", float, DATA, "Temperature of the answers: above that of decoding, the answers to a "
            "prompt differ. Default: --temperature.", low=0),
-    Option("cache", Path, DATA, "Where answers and tokens are kept, for other trainings too. Default: in --output."),
-    Option("keep_states", bool, DATA, "Keep what the target's head reads in --cache, so that its layers read every "
-           "text once. Default: where text is learned more than once.", ("--keep-states/--no-keep-states",)),
+    Option("cache", Path, DATA, "Folder for answers and tokens, which other trainings can share. Default: in "
+        "--output."),
+    Option("keep_states", bool, DATA, "Keep the target's last hidden states in --cache, so that the target reads every "
+           "text once. Default: if text is learned more than once.", ("--keep-states/--no-keep-states",)),
 )  # fmt: skip
 READING = ("column", "template", "chat", "limit", "max_new_tokens", "law", "ignore_eos", "batch", "tier")
 RECIPE: tuple[str | Option, ...] = (
@@ -73,21 +74,21 @@ RECIPE: tuple[str | Option, ...] = (
     "seed",
 )
 KEPT: tuple[str | Option, ...] = (
-    Option("hours", float, TRAINING, "Learn for so long: sets --tokens by the speed of this machine.", low=0),
-    Option("checkpoint_minutes", float, TRAINING, "Between two checkpoints. Default: 5.", low=0),
-    Option("license", str, OUTPUT, "For the model card. Default: the target's, where it is known."),
-    replace(OWN["output"], absent=..., help="The folder of the draft; a training that was cut off goes on there."),
+    Option("hours", float, TRAINING, "Training time: sets --tokens from the speed of this machine.", low=0),
+    Option("checkpoint_minutes", float, TRAINING, "Minutes between two checkpoints. Default: 5.", low=0),
+    Option("license", str, OUTPUT, "License in the model card. Default: the target's, where it is known."),
+    replace(OWN["output"], absent=..., help="The folder of the draft; an interrupted training continues there."),
 )
 HEAD_START = (
     Option("kind", Literal["eagle3", "medusa", "mtp", "pard"], BEGIN, "eagle3 (one layer on three hidden states of the "
            "target), medusa (one small head for each drafted token), mtp (one more layer of the target), or pard (a "
-           "draft that goes on through masks)."),
-    Option("begin", str, BEGIN, "pard: the draft that learns to, a checkpoint. mtp: a module that learns on, the "
+           "draft that predicts several tokens from mask tokens)."),
+    Option("begin", str, BEGIN, "pard: the draft to start from, a checkpoint. mtp: a module to start from, the "
            "target's own or a folder. Default: fresh.", ("--from",)),
-    Option("steps", int, BEGIN, "Drafted tokens that are learned. eagle3, mtp: how often the head goes on from its own "
-           "states; medusa: its heads; pard: 1 + its masks. Default: 4.", low=1, high=16),
+    Option("steps", int, BEGIN, "Number of drafted tokens to train for. eagle3, mtp: how often the head continues from "
+           "its own states; medusa: its heads; pard: 1 + its masks. Default: 4.", low=1, high=16),
     Option("intermediate", int, BEGIN, "eagle3: the width of its MLP. Default: the target's.", low=1),
-    Option("draft_vocabulary", int, BEGIN, "Tokens that it can draft: those that the target says most often. "
+    Option("draft_vocabulary", int, BEGIN, "Vocabulary of the draft: this many of the target's most frequent tokens. "
            "Default: all.", low=1),
 )  # fmt: skip
 OF_NETWORKS = ("keep_states", "samples")  # not used for heads
@@ -106,7 +107,7 @@ train = typer.Typer(help="Train drafts for any target, from its own answers or f
 def draft(given: Given) -> None:
     """Train a draft on the distributions of a target, and judge it on held-out text.
 
-    Its folder is a checkpoint for --draft from the first evaluation on, and always holds the best draft so far.
+    Its folder works with --draft after the first evaluation, and always holds the best draft so far.
 
     Examples:
 
@@ -120,9 +121,9 @@ def draft(given: Given) -> None:
 @train.command(name="head", cls=Command)
 @options(*HEAD, usual=USUAL)
 def head(given: Given) -> None:
-    """Train a head that drafts for a target, from its hidden states or through masks, and judge it on held-out text.
+    """Train a head that drafts for a target, from its hidden states or with mask tokens, and judge it on held-out text.
 
-    Its folder goes to --draft; an EAGLE-3 head also to vLLM.
+    Use its folder with --draft; vLLM loads an EAGLE-3 head, too.
 
     Examples:
 
@@ -144,12 +145,12 @@ def head(given: Given) -> None:
 @options(..., *ALL, usual=USUAL)
 def boost(
     given: Given,
-    drafts: Annotated[int, typer.Option(min=2, max=16, help="How many.", rich_help_panel=TRAINING)] = 3,
+    drafts: Annotated[int, typer.Option(min=2, max=16, help="Number of drafts.", rich_help_panel=TRAINING)] = 3,
     alike: Annotated[
         bool, typer.Option("--alike", help="Fit all of them to all text, as a control.", rich_help_panel=TRAINING)
     ] = False,
 ) -> None:
-    """Train drafts that complement each other: each where those before it miss the target (SpecInfer).
+    """Train drafts that complement each other: each learns where the earlier ones miss the target (SpecInfer).
 
     They draft side by side in the method boosted-merge. Folder 1, 2, … of --output is one draft each.
 
@@ -167,10 +168,10 @@ BRIEF: Given = {"tokens": 400_000, "rows": 4, "length": 128, "rate": 3e-3, "eval
 DESIGN_USUAL: Given = {"dataset": "code", "limit": 10, "max_new_tokens": 64, **BRIEF}
 MOST_SHAPES, LEAST_TOKENS = 256, 1000
 SHAPES = (
-    Option("budget", str, SEARCH, "Parameters of a draft at most: 1M,2M,4M.", absent="1M,2M,4M"),
+    Option("budget", str, SEARCH, "Maximum parameters of a draft: 1M,2M,4M.", absent="1M,2M,4M"),
     Option("depths", str, SEARCH, "Layers of a draft: 1,2,4,8.", absent="1,2,4,8"),
-    Option("count", Literal["all", "layers"], SEARCH, "What --budget counts: all parameters, embedding included, as a "
-           "drafted token reads them; or those in layers alone, where a large vocabulary would be all of it.",
+    Option("count", Literal["all", "layers"], SEARCH, "What --budget counts: all parameters, embedding included, or "
+           "only those in layers, for targets with a large vocabulary.",
            absent="all"),
     Option("k_max", int, SEARCH, "Longest lookahead considered. Default: 8.", absent=8, low=1, high=64),
     Option("repeat", int, MEASURE, "How often every shape is timed. Default: 15.", absent=15, low=1),
@@ -190,7 +191,7 @@ SHAPES = (
     *PROMPTS[1:],
     *SAMPLING,
     "seed",
-    replace(OWN["output"], help="Folder of the design; the same command goes on with it. Default: "
+    replace(OWN["output"], help="Folder of the design; the same command continues it. Default: "
             "results/design-TARGET."),
     STYLE,
     "quiet",
@@ -199,7 +200,7 @@ SHAPES = (
 def design_draft(given: Given) -> None:
     """Find the shape of draft to train: time shapes of equal parameters, train the promising ones, measure the best.
 
-    Every budget is met by a shape of every depth. Latencies and drafts are kept in the folder as they come.
+    Every budget has a shape of every depth. Latencies and drafts are saved in the folder immediately.
 
     Examples:
 
@@ -212,7 +213,7 @@ def design_draft(given: Given) -> None:
         raise UsageError(f"{asked_for} are more than {MOST_SHAPES} shapes: ask for fewer")
     recipe = recipe_of(given)
     if recipe.tokens < LEAST_TOKENS:
-        raise UsageError(f"--tokens {recipe.tokens}: nothing is learned from so few; give {LEAST_TOKENS} or more")
+        raise UsageError(f"--tokens {recipe.tokens}: too few to learn from; give {LEAST_TOKENS} or more")
     from rich.console import Console
 
     from specbench.jobs.training.design import Design, start
@@ -278,9 +279,9 @@ def pard_of(given: Given) -> "PardStart":
     from specbench.jobs.training.start import PardStart, Start
 
     if "begin" not in given:
-        raise UsageError("--kind pard: name the draft that learns to go on through masks with --from")
+        raise UsageError("--kind pard: name the draft to train with --from")
     if given["begin"] in ("fresh", "pruned"):
-        raise UsageError("--kind pard: name a draft that is there already with --from, such as one of train draft")
+        raise UsageError("--kind pard: name an existing draft with --from, such as one of train draft")
     if "intermediate" in given:
         raise UsageError("--intermediate: a draft has its own shape; leave it out")
     return PardStart(Start(given["begin"], vocabulary=given.get("draft_vocabulary")), given.get("steps", 4))
@@ -303,7 +304,7 @@ def head_of(given: Given) -> "HeadStart | MtpStart | PardStart":
     from specbench.jobs.training.start import HeadStart
 
     if "kind" not in given:
-        raise UsageError("say which head: --kind eagle3, medusa, mtp or pard")
+        raise UsageError("choose a head: --kind eagle3, medusa, mtp or pard")
     if given["kind"] == "pard":
         return pard_of(given)
     if given["kind"] == "mtp":

@@ -137,5 +137,5 @@ def test_an_interrupt_says_how_to_go_on(designed: Command, monkeypatch: pytest.M
 
     monkeypatch.setattr(train, "train", interrupted)
     found = designed("--budget", "40k", "--depths", "1")
-    assert (found.code, found.err.endswith("the same command goes on with it\n")) == (130, True)
+    assert (found.code, found.err.endswith("the same command continues it\n")) == (130, True)
     assert list((tmp_path / "mine" / "timed").glob("*/journal.jsonl"))

@@ -102,7 +102,7 @@ def test_an_interrupt_of_a_process_leaves_what_was_measured(pair: Pair, tmp_path
     assert untold in {0, 1}, "the interrupt may come after a line of the journal and before the runner has noted it"
     assert len(found.samples()) >= 4  # one of the five lines says that the cell has begun
     assert float(row["speedup"]) > 0
-    assert err.splitlines()[-1] == f"specbench: interrupted; `specbench run --resume {found.folder}` goes on with it"
+    assert err.splitlines()[-1] == f"specbench: interrupted; `specbench run --resume {found.folder}` continues it"
     assert "Traceback" not in err
     assert "partial: interrupted" in out
 

@@ -101,7 +101,7 @@ def test_nothing_is_cut(width: int) -> None:
 
 def test_every_option_is_named_with_its_values_and_default() -> None:
     text = "\n".join(shown("specbench run", WIDEST))
-    assert "  -t, --target <str>          Alias, hub id" in text
+    assert "  -t, --target <str>          Target model: alias, hub id" in text
     assert "  --trust-remote-code / --no-trust-remote-code\n" in text
     assert "Default: the shipped pair." in text
     assert "  --seed <int range>          Seed for the prompt sample and for every random draw." in text
@@ -109,7 +109,7 @@ def test_every_option_is_named_with_its_values_and_default() -> None:
     compare = "\n".join(shown("specbench compare", WIDEST))
     assert compare.startswith("Usage: specbench compare [OPTIONS] BASE [NEW...]\n")
     assert "--format <table|md|json|junit|gha>" in compare
-    assert "How to print on stdout.  [default: table]" in compare
+    assert "Format of stdout.  [default: table]" in compare
 
 
 def test_every_command_has_examples_that_parse() -> None:

@@ -148,7 +148,7 @@ def test_what_is_there_already_is_replaced_only_by_force_and_only_if_it_is_a_sca
     refused = grow()
     assert (refused.code, (folder / "more").exists()) == (2, True)
     assert refused.err.splitlines()[-1] == (
-        "specbench: out is there already: choose another --output, or add --overwrite"
+        "specbench: out already exists: choose another --output, or add --overwrite"
     )
     assert grow("--overwrite").code == 0
     assert {path.name for path in folder.iterdir()} == FILES

@@ -70,7 +70,7 @@ def test_what_is_written_is_short_and_says_what_comes_next(command: Command, tmp
 def test_nothing_is_overwritten(command: Command, mine: Path) -> None:
     mine.unlink()
     before = mine.with_suffix(".py").read_bytes()
-    assert "mine.py is there already: choose another name" in command("new-method", "mine").line
+    assert "mine.py already exists: choose another name" in command("new-method", "mine").line
     assert (mine.exists(), mine.with_suffix(".py").read_bytes()) == (False, before)
 
 
@@ -150,7 +150,7 @@ def test_commands_that_read_execute_nothing(command: Command, run: Command, tmp_
 
 
 def refused(done: Outcome, file: str) -> bool:
-    said = f"{file} has the method mine.yaml, which runs mine.py, and that is not for a file to decide"
+    said = f"{file} has the method mine.yaml, which runs mine.py, and a file must not decide that"
     return done.code == 2 and said in done.line and "then add --method mine.yaml" in done.line
 
 

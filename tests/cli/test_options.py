@@ -98,7 +98,7 @@ def test_a_method_file_is_replaced_only_where_that_is_asked_for(
     file = tmp_path / "mine.yaml"
     file.write_text("mine")
     refused = CliRunner().invoke(app, [name, "--output", str(file)])
-    assert "is there already: choose another --output, or add --overwrite" in str(refused.exception)
+    assert "already exists: choose another --output, or add --overwrite" in str(refused.exception)
     assert (seen, file.read_text()) == ([], "mine")
     assert CliRunner().invoke(app, [name, "--output", str(file), "--overwrite"]).exit_code == 0
     assert seen == [file]

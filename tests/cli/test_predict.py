@@ -179,7 +179,7 @@ def test_a_data_set_with_markup_in_its_name_is_printed_as_it_is(tmp_path: Path) 
         ("k,alpha,c,speedup\n4,,0.1,\n", "has no row with"),
         ("k,alpha,c,speedup\n4,high,0.1,1.5\n", "row 1: alpha is 'high'"),
         ("k,alpha,c,speedup\n4,0.7,0.1,nan\n", "row 1: speedup is 'nan'"),
-        ("k,alpha,c,speedup\n4,0.7,0.1,1.5\n4,1.7,0.1,1.5\n", "row 2: alpha must lie in [0, 1]"),
+        ("k,alpha,c,speedup\n4,0.7,0.1,1.5\n4,1.7,0.1,1.5\n", "row 2: alpha must be in [0, 1]"),
         ("k,alpha,c,speedup\n2.5,0.7,0.1,1.5\n", "row 1: k must be a whole number"),
         ("k,alpha,c,speedup\n1e12,0.7,0.1,1.5\n", "row 1: k must be a whole number"),
         ("k,alpha,c,speedup\n-1,0.7,0.1,1.5\n", "row 1: K must be 0 or more"),

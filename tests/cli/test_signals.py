@@ -57,7 +57,7 @@ def test_a_signal_leaves_tables_and_the_run_can_be_gone_on_with(
         killed_after(2, number, patch)
         found = run(*options, tmp_path / "results")
     assert found.code == code
-    assert found.err.splitlines()[-1] == f"specbench: {said}; `specbench run --resume {found.folder}` goes on with it"
+    assert found.err.splitlines()[-1] == f"specbench: {said}; `specbench run --resume {found.folder}` continues it"
     assert f"results: {found.folder}" in found.err
     (row,) = found.table()
     assert (row["status"], len(found.samples())) == ("partial", 2)
@@ -75,7 +75,7 @@ def test_a_signal_before_the_first_sample_prints_no_tables(
         patch.setattr("specbench.measure.course.warm_up", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
         found = run()
     assert (found.code, found.out) == (143, "")
-    said = "nothing was measured yet; `specbench run --resume latest` goes on with it"
+    said = "nothing was measured yet; `specbench run --resume latest` continues it"
     assert found.err.splitlines()[-1] == f"specbench: ended by SIGTERM; {said}"
     assert command("run", "--resume", "latest").code == 0
     assert [row["status"] for row in found.table()] == ["ok"]

@@ -89,7 +89,7 @@ def test_auto_is_eager_where_nothing_can_be_compiled_and_says_why(run: Command, 
     monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
     found = run()
     assert found.table()[0]["tier_resolved"] == "eager"
-    assert "note: tier eager: torch needs a C++ compiler (g++ or clang++) and there is none on the PATH" in found.err
+    assert "note: tier eager: torch needs a C++ compiler (g++ or clang++) and none was found on the PATH" in found.err
 
 
 @pytest.mark.usefixtures("as_users_call_it")

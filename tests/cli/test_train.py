@@ -48,7 +48,7 @@ def test_a_trained_draft_runs_and_the_same_command_goes_on_with_it(
     assert "license: unknown" in card
     again = command(*words)
     assert again.out == found.out
-    assert "going on with a fresh draft" in again.err
+    assert "continuing a fresh draft" in again.err
     ran = command("run", "--target", pair.target, "--draft", "mine", "--dataset", unseen, *SHORT)
     (cell,) = ran.table()
     assert (cell["status"], cell["lossless"]) == ("ok", "identical")

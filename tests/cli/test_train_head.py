@@ -56,7 +56,7 @@ def test_a_trained_head_runs_and_the_same_command_goes_on_with_it(
     assert (curve.tokens_per_round >= 1).all()
     again = command(*words)
     assert again.out == found.out
-    assert f"going on with a fresh {name}: " in again.err
+    assert f"continuing a fresh {name}: " in again.err
     ran = command("run", "--target", pair.target, "--draft", "mine", "--dataset", unseen, *SHORT, "--k", "3")
     (cell,) = ran.table()
     assert (cell["status"], cell["lossless"]) == ("ok", "identical")

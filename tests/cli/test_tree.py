@@ -114,7 +114,7 @@ def test_a_file_that_is_there_is_replaced_only_when_asked(tree: Command, tmp_pat
     file = tmp_path / "mine.yaml"
     file.write_text("precious")
     found = tree("--output", file)
-    assert (found.code, "is there already: choose another --output, or add --overwrite" in found.line) == (2, True)
+    assert (found.code, "already exists: choose another --output, or add --overwrite" in found.line) == (2, True)
     assert file.read_text() == "precious"
     found = tree("--output", file, "--overwrite")
     assert (found.code, f"replaced {file}" in found.err) == (0, True)

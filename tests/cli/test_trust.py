@@ -96,10 +96,10 @@ def test_a_continued_run_runs_no_code_unless_that_is_typed_again(
     folder = folder_of(tmp_path, **trusting(pair, target))
     found = command("run", "--resume", folder)
     assert found.code == 2
-    assert "run.json asks for trust_remote_code" in found.line
+    assert "run.json sets trust_remote_code" in found.line
     assert "add --trust-remote-code" in found.line
     assert not ran.exists()
-    with pytest.raises(UsageError, match="asks for trust_remote_code"):
+    with pytest.raises(UsageError, match="sets trust_remote_code"):
         specbench.resume(folder)
     again = command("run", "--resume", folder, "--trust-remote-code")
     assert (again.code, ran.exists()) == (0, True), again.err
@@ -113,7 +113,7 @@ def test_a_configuration_runs_no_code_unless_that_is_typed(
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(settings))
     found = command(name, "--config", "mine.yaml")
     assert (found.code, ran.exists()) == (2, False)
-    assert "mine.yaml asks for trust_remote_code" in found.line
+    assert "mine.yaml sets trust_remote_code" in found.line
 
 
 def test_an_option_goes_before_what_a_configuration_says(
@@ -131,7 +131,7 @@ def test_a_grid_hides_trust_in_no_pair(command: Command, pair: Any, target: Path
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump({**settings, "pair": [one, {"target": "demo"}]}))
     found = command("sweep", "grid.yaml")
     assert (found.code, ran.exists()) == (2, False)
-    assert "grid.yaml asks for trust_remote_code" in found.line
+    assert "grid.yaml sets trust_remote_code" in found.line
 
 
 def test_the_machine_is_looked_at_before_anything_is_opened(

@@ -104,14 +104,14 @@ def test_check_says_the_rule_and_both_shares(command: Command, foreign: Pair, tm
     assert "% of the target's and " in found.err
     strings = command("check", *usual, "--vocabulary", "strings")
     assert "vocabulary strings: " in strings.err
-    assert "tier eager: texts are written anew" in strings.err
+    assert "tier eager: texts are re-tokenised" in strings.err
 
 
 def test_what_looks_into_a_pair_is_refused_where_the_rows_of_its_draft_say_nothing(foreign: Pair) -> None:
     """Calibration and searches; what scores texts again by the draft alone leaves it out by either rule."""
     spec = RunSpec(target=str(foreign.target), draft=str(foreign.draft), vocabulary="strings", tier="eager")
     opened = open_pair([spec])
-    with pytest.raises(UsageError, match="take --vocabulary common"):
+    with pytest.raises(UsageError, match="use --vocabulary common"):
         opened.models(spec)
     for rule in ("common", "strings"):
         loaded = open_pair([spec.with_(vocabulary=rule)])
