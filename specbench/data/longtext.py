@@ -50,7 +50,7 @@ def of_length(dataset: str, context: int | None) -> str:
     if context is None or not is_long(dataset):
         return dataset
     if ":" in dataset:
-        raise UsageError(f"--context and data set {clean(dataset)} both say how long prompts are: leave out one")
+        raise UsageError(f"--context and data set {clean(dataset)} both set the length of prompts: leave out one")
     return f"{dataset}:{context}"
 
 
@@ -202,6 +202,6 @@ def filling_of(
     if len(texts) == 1:
         raise UsageError(
             f"data set {clean(dataset, 300)} has one text and no others to fill a context of {context} tokens with: "
-            f"take longdoc, or leave out --context"
+            "use longdoc, or leave out --context"
         )
     return Filling(texts, context, seed, write)

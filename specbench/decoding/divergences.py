@@ -57,7 +57,7 @@ class JSD:
 
     def __post_init__(self) -> None:
         if not 0 < self.beta < 1:
-            raise ValueError(f"beta lies between 0 and 1, not at {self.beta}")
+            raise ValueError(f"beta must be between 0 and 1, not {self.beta}")
 
     def __call__(self, p: Tensor, logits: Tensor) -> Tensor:
         q = logits.softmax(-1)

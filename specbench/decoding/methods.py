@@ -263,9 +263,7 @@ def check_part(kind: Any, part: Any, where: str) -> None:
         lacking = "" if repr(part) == shown(part) else f", which has no {KINDS[kind]}"
         raise UsageError(f"{where}: expected a {name}, found {shown(part)}{lacking}{choice}")
     if missing := [one for one in DECLARED[kind] if not hasattr(part, one)]:
-        raise UsageError(
-            f"{where}: {shown(part)} does not declare {', '.join(missing)}: a {name} says so before it is used"
-        )
+        raise UsageError(f"{where}: {shown(part)} does not declare {', '.join(missing)}: a {name} must declare it")
     if missing := [one for one in DOES[kind] if not callable(getattr(part, one, None))]:
         raise UsageError(f"{where}: {shown(part)} has no {', '.join(missing)}, which a {name} must have")
     if kind is Apprentice:
@@ -279,7 +277,7 @@ def check_judged(verifier: Verifier, drafter: Drafter, where: str) -> None:
     rule, drafts = shown(verifier), shown(drafter)
     if verifier.judges == "chains":
         raise UsageError(
-            f"{where}: {rule} judges chains, and {drafts} drafts trees: take Rejection, or a drafter of chains"
+            f"{where}: {rule} judges chains, and {drafts} drafts trees: use Rejection, or a drafter of chains"
         )
     if verifier.judges == "point trees" and drafter.drawn:
         raise UsageError(
@@ -292,8 +290,8 @@ def check_honest(verifier: Verifier, where: str) -> None:
     """UsageError for a lossy verifier in a speculation that is itself a drafter."""
     if not verifier.lossless:
         raise UsageError(
-            f"{where}: {shown(verifier)} is lossy, so what a speculation with it says of its tokens is not "
-            "what they were drawn from, and nothing above it would be lossless: take Rejection inside a drafter"
+            f"{where}: {shown(verifier)} is lossy, so its tokens are not drawn from the probabilities that it reports, "
+            "and nothing above it would be lossless: use Rejection inside a drafter"
         )
 
 

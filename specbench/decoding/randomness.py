@@ -103,7 +103,7 @@ class SeededUniforms:
     def __call__(self, shape: tuple[int, ...], stream: Stream) -> Tensor:
         ahead = self._streams[stream]
         if shape[0] != ahead.rows:
-            raise ValueError(f"{shape[0]} rows asked of a source that was seeded for {ahead.rows}")
+            raise ValueError(f"{shape[0]} rows requested from a source that was seeded for {ahead.rows}")
         return ahead.take(math.prod(shape[1:])).view(shape)
 
 

@@ -250,7 +250,7 @@ class Replayed:
         return context
 
     def replaced(self, row: int, end: int, left: int) -> None:
-        assert not self._flight, "what is under way knows the row as it was: settle first"
+        assert not self._flight, "a round in progress uses the old row: settle first"
         self.left[row], self._end = left, max(self._end, end)
 
     def prime(self, context: Context, source: FromUniforms) -> None:

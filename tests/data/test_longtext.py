@@ -130,7 +130,7 @@ def test_sets_that_are_made_to_a_length_take_it_from_the_context_and_what_cannot
     tmp_path: Path,
 ) -> None:
     assert texts(load("needle", context=500, limit=3)) == texts(load("needle:500", limit=3))
-    assert "both say how long prompts are" in complaint("longdoc:400", context=500)
+    assert "both set the length of prompts" in complaint("longdoc:400", context=500)
     data = jsonl(tmp_path / "a.jsonl", {"text": "alone"})
     assert "has one text and no others to fill a context of 50 tokens" in complaint(data, context=50)
     assert "--context 500 is too long for these models: at most 400" in complaint("code", context=500, longest=400)

@@ -99,7 +99,7 @@ def test_the_uniforms_of_a_row_depend_on_its_seed_alone() -> None:
 
 
 def test_a_source_for_other_rows_is_refused() -> None:
-    with pytest.raises(ValueError, match="2 rows asked of a source that was seeded for 1"):
+    with pytest.raises(ValueError, match="2 rows requested from a source that was seeded for 1"):
         seeded([1], CPU).bernoulli(torch.ones(2, 3), Stream.ACCEPT)
 
 

@@ -35,7 +35,7 @@ class Relay(Several):
     def __post_init__(self) -> None:
         for leg in self.legs:
             if leg.branches:
-                raise ValueError(f"legs: {type(leg).__name__} drafts trees, which nothing can continue: take a chain")
+                raise ValueError(f"legs: {type(leg).__name__} drafts trees, which nothing can continue: use a chain")
         refuse_learners(self.legs, "legs", "as one")
 
     @property
@@ -118,7 +118,7 @@ def cascade(
     if len(k) != legs or any(len(row) != legs for row in k):
         raise ValueError(f"k: expected {legs} rows of {legs} numbers, one for each model and one more")
     if any(number for place, row in enumerate(k) for number in row[:place]):
-        raise ValueError("k: expected zeros below the diagonal: no level is sped up by a dearer one")
+        raise ValueError("k: expected zeros below the diagonal: no level is sped up by a more expensive one")
     if not any(k[0]):
         raise ValueError("k: nothing drafts for the target: the first row has only zeros")
     return _level(models, statistical, k, clock or NullClock())

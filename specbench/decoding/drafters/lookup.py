@@ -182,7 +182,7 @@ class Suffix(Chains):
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= 1:
-            raise ValueError(f"least: a chance lies in (0, 1], found {self.least}")
+            raise ValueError(f"least: expected a probability in (0, 1], found {self.least}")
         if self.most < 2 or self.texts < 1:
             raise ValueError(f"most ≥ 2 and texts ≥ 1 expected, found {self.most} and {self.texts}")
         if self.factor < 0:

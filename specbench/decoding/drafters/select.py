@@ -46,9 +46,7 @@ class Select:
 
     def __post_init__(self) -> None:
         if self.least <= 0:
-            raise ValueError(
-                f"least: expected a number above 0, found {self.least}: where nothing is found nothing speaks"
-            )
+            raise ValueError(f"least: expected a number above 0, found {self.least}")
         if self.first.drawn:
             raise ValueError(
                 f"first: {type(self.first).__name__} draws its drafts, so that choosing one would bias them"

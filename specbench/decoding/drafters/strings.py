@@ -52,10 +52,10 @@ class Strings(Wrapper):
     def __post_init__(self) -> None:
         name = f"{type(self.drafter).__name__} has another tokenizer than the target, whose tokens are judged"
         if self.drafter.adapts or self.drafter.carries is not None:
-            raise ValueError(f"{name}: take --schedule constant or confidence, or --vocabulary common")
+            raise ValueError(f"{name}: use --schedule constant or confidence, or --vocabulary common")
         if self.branches and self.drafter.drawn:
             raise ValueError(
-                f"{name} for certain, so drawing several at a place gives no more than the likeliest ones: take "
+                f"{name} for certain, so drawing several at a place gives no more than the likeliest ones: use "
                 "branching Top (tree-top, tree-dynamic), a chain, or --vocabulary common"
             )
 

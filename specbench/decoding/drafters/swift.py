@@ -156,7 +156,7 @@ class Swift(Wrapper):
     def __post_init__(self) -> None:
         for name, value in (("share", self.share), ("enough", self.enough)):
             if not 0 < value <= 1:
-                raise ValueError(f"{name}: must lie in (0, 1], found {value}")
+                raise ValueError(f"{name}: must be in (0, 1], found {value}")
         if min(self.window, self.patience, self.most) < 1:
             found = f"{self.window}, {self.patience} and {self.most}"
             raise ValueError(f"window, patience and most: expected 1 or more, found {found}")

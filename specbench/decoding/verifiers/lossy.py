@@ -47,7 +47,7 @@ class Lenient:
 
     def __post_init__(self) -> None:
         if not 0 < self.lenience <= 1:
-            raise ValueError(f"lenience: must lie in (0, 1], where 1 is lossless, found {self.lenience}")
+            raise ValueError(f"lenience: must be in (0, 1], where 1 is lossless, found {self.lenience}")
 
     def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
         if not draft.tree.size:
@@ -79,7 +79,7 @@ class Typical:
     def __post_init__(self) -> None:
         for name, value in (("epsilon", self.epsilon), ("delta", self.delta)):
             if not 0 <= value <= 1:
-                raise ValueError(f"{name}: must lie in [0, 1], found {value}")
+                raise ValueError(f"{name}: must be in [0, 1], found {value}")
 
     def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
         if not draft.tree.size:
@@ -187,7 +187,7 @@ class Relaxed:
         if self.top < 1:
             raise ValueError(f"top: must be 1 or more, found {self.top}")
         if not 0 <= self.delta <= 1:
-            raise ValueError(f"delta: must lie in [0, 1], found {self.delta}")
+            raise ValueError(f"delta: must be in [0, 1], found {self.delta}")
 
     def judge(self, p: Tensor, draft: Draft, rng: Source) -> Verdict:
         if not draft.tree.size:
@@ -264,8 +264,8 @@ def synthetic(method: Speculate, rates: tuple[float, ...] | None) -> Speculate:
     verifier, drafter = type(method.verifier).__name__, type(method.drafter).__name__
     if not isinstance(method.verifier, Rejection):
         raise UsageError(
-            f"--acceptance takes the place of the chances with which Rejection accepts, and {verifier} has other ones: "
-            "leave it out, or choose --method chain"
+            f"--acceptance replaces the acceptance probabilities of Rejection, and {verifier} has others: leave it "
+            "out, or choose --method chain"
         )
     if method.drafter.branches or not method.drafter.drawn:
         raise UsageError(

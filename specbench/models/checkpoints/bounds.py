@@ -106,7 +106,7 @@ def objections(config: dict[str, Any]) -> Iterator[str]:
             and isinstance(value, str)
             and not value.removeprefix("torch.").startswith(FLOATS)
         ):
-            yield f"{key} is {clean(value, 40)!r}, in which nothing can be computed: write float32, float16 or bfloat16"
+            yield f"{key} is {clean(value, 40)!r}, not a dtype to compute in: write float32, float16 or bfloat16"
         elif key == "draft_vocab_size" and (wrong := beyond(value, 1, vocabulary or 1 << 31)):
             yield f"draft_vocab_size is {clean(wrong[0], 40)}, and the vocabulary has {vocabulary or 0:,} tokens"
         elif key == "eos_token_id" and vocabulary is not None and (wrong := beyond(value, 0, vocabulary - 1)):
@@ -175,7 +175,7 @@ def attempt(failed: str, load: Callable[[], Any]) -> Any:
 def explained(error: Exception) -> str:
     """The message of a loading error, from its own words if they are useful."""
     if isinstance(error, UnpicklingError):  # torch's message advises running the code
-        return "damaged, or more than tensors, and no code of a pickle is run: copy it again, or convert to safetensors"
+        return "damaged, or a pickle with more than tensors, whose code is not run: copy it again, or convert to safetensors"
     if isinstance(error, KeyError):
-        return f"config.json says {error}, which transformers does not know"
+        return f"config.json has {error}, which transformers does not know"
     return first_line(error)

@@ -117,7 +117,7 @@ def _other_habits(target: "PreTrainedTokenizerBase", draft: "PreTrainedTokenizer
     for role in ("bos_token", "eos_token"):
         ours, theirs = getattr(target, role, None), getattr(draft, role, None)
         if ours != theirs:
-            warnings.append(f"{role} is {ours!r} in the target and {theirs!r} in the {name}: the target's holds")
+            warnings.append(f"{role} is {ours!r} in the target and {theirs!r} in the {name}: the target's is used")
     split = [text for text in PROBES if _encode(target, text) != _encode(draft, text)]
     if split:
         warnings.append(
@@ -140,7 +140,7 @@ def _other_widths(tokens: dict[int, str], target_width: int, draft_width: int, d
         beyond = sorted(number for number in tokens if number >= width)
         if beyond:
             first = f"{beyond[0]} {tokens[beyond[0]]!r}"
-            warnings.append(f"{len(beyond)} tokens lie beyond the {width} embeddings of the {name}, first {first}")
+            warnings.append(f"{len(beyond)} tokens are beyond the {width} embeddings of the {name}, first {first}")
     if target_width != draft_width:
         verb = "padded with zeros" if draft_width < target_width else "cut"
         warnings.append(

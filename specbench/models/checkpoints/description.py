@@ -294,8 +294,8 @@ CODE = ("*.py",)
 DESCRIBED = "*config*.json"  # config.json, tokenizer_config.json, those of processors, and config.4.0.0.json
 GENERATE = Path("custom_generate", "generate.py")  # transformers runs it in place of its own generate()
 REFUSED = (
-    "it needs code of its own (auto_map), and specbench runs no code that comes with a checkpoint unless you say "
-    f"{OPTION}, and its revision is pinned to a commit, as that of an adapter to it (or both are folders of yours)"
+    f"it needs code of its own (auto_map), and specbench runs code of a checkpoint only with {OPTION} and a revision "
+    "pinned to a commit, for an adapter too (or from folders of yours)"
 )
 
 

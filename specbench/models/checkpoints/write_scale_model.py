@@ -39,7 +39,7 @@ model whose shape it has: acceptance is the small pair's.
 | parameters | {parameters:,} |
 | weights | {dtype} |
 | layers × width | {layers} × {width} |
-| vocabulary | {vocabulary:,} rows, of which the first {known:,} are tokens; the others are never drawn |
+| vocabulary | {vocabulary:,} rows: the first {known:,} are tokens, the others are never drawn |
 
 {notes}
 The licence is that of `{small}`. Zeros and noise fill what the original does not (`specbench/models/scale/growth.py`).
@@ -118,7 +118,7 @@ def check_place(out: Path, overwrite: bool) -> None:
     if not out.exists() and not out.is_symlink():
         return
     if not overwrite:
-        raise UsageError(f"{out} is there already: choose another --output, or add --overwrite")
+        raise UsageError(f"{out} already exists: choose another --output, or add --overwrite")
     if not out.is_dir() or out.is_symlink() or not (is_scale_model(out) or not any(out.iterdir())):
         raise UsageError(f"{out} is not a scale model: --overwrite replaces nothing else; choose another --output")
 

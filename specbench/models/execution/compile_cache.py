@@ -58,7 +58,7 @@ def private(folder: Path, reason: str) -> Path:
     atexit.register(shutil.rmtree, parent, ignore_errors=True)
     if folder == place():
         os.environ[NAME] = parent
-    say_once(f"{clean_path(folder)} {reason}: no compiled code of it is run, and all is compiled anew; "
+    say_once(f"{clean_path(folder)} {reason}: its compiled code is not run, and everything is compiled again; "
              f"name a folder of your own in {NAME}")  # fmt: skip
     return made
 
@@ -108,7 +108,7 @@ def open_ours(file: Path) -> BinaryIO:
     try:
         about = os.fstat(opened)
         if hasattr(os, "geteuid") and (reason := of_others(about)):
-            say_once(f"a file in {clean_path(file.parent)} {reason}: its compiled code is not run, but compiled anew")
+            say_once(f"a file in {clean_path(file.parent)} {reason}: its compiled code is not run, but compiled again")
             raise PermissionError(errno.EPERM, reason, str(file))
         with suppress(OSError):
             os.utime(opened if os.utime in os.supports_fd else file)

@@ -114,7 +114,7 @@ def with_kernels(given: Mapping[str, Any], compiling: Callable[[dict[str, Any]],
 def missing_compiler() -> str:
     """Why nothing can be compiled here; empty if compilation works."""
     found = any(shutil.which(name) for name in COMPILERS)
-    return "" if found else "torch needs a C++ compiler (g++ or clang++) and there is none on the PATH"
+    return "" if found else "torch needs a C++ compiler (g++ or clang++) and none was found on the PATH"
 
 
 @dataclass

@@ -128,7 +128,7 @@ class Eagle3(Recurrent):
             found = reads(head, target, wide, override)
             self.taps, self.why = found.taken, found.why
         else:
-            self.taps, self.why = Z, "reads the last hidden state: its config.json says use_aux_hidden_state false"
+            self.taps, self.why = Z, "reads the last hidden state: its config.json sets use_aux_hidden_state false"
         self.fc = linear(head.tensors, "fc") if self.taps != Z else None
         self.input_norm = (
             norm(self.config, self.fc.in_features) if self.fc and "input_norm.weight" in head.tensors else None

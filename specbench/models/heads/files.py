@@ -159,7 +159,7 @@ def find(checkpoint: Checkpoint, target: Checkpoint) -> Head | None:
     if head is None and same and promises_mtp(folder):
         files = open_files(folder)
         why = without_mtp(config_of(folder) or {}, files.shapes if files else {})
-        raise UnusableModelError(f"{checkpoint.name}: its config.json speaks of an MTP module, but {why}")
+        raise UnusableModelError(f"{checkpoint.name}: its config.json names an MTP module, but {why}")
     inside = head is not None and head.kind == "mtp" and head.format != SPECULATORS
     return None if inside and not same else head
 

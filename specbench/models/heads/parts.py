@@ -275,7 +275,7 @@ def output(head: Head, config: object, target: Borrowed) -> nn.Module | None:
     if OFFSETS not in head.tensors:
         raise UnusableModelError(
             f"{head.name}: its {WEIGHT} has {rows:,} rows and the target {target.vocabulary:,} tokens, and it has no "
-            f"{OFFSETS} to say which they are"
+            f"{OFFSETS} to map them"
         )
     offsets, mask = head.tensors[OFFSETS], head.tensors.get(MASK)
     if reason := wrong_offsets(offsets, rows, target.vocabulary) or wrong_mask(offsets, mask, target.vocabulary):
@@ -332,7 +332,7 @@ def fill(
     left = given.keys() - wanted.keys()
     if strange := {name for name in left - set(harmless) if not HARMLESS.fullmatch(name)}:
         raise UnusableModelError(
-            f"{head.name}: it has weights that nobody uses ({head.words}): {some(strange)}; without them it would not "
+            f"{head.name}: it has weights that are not used ({head.words}): {some(strange)}; without them it would not "
             "be the head that was trained"
         )
     for name, place in wanted.items():

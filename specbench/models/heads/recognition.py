@@ -241,7 +241,7 @@ def _speculators(config: Mapping[str, Any], stored: Shapes) -> Recognised:
     found = mtp_names(stored, None)
     if found is None:
         raise UnusableModelError(
-            "its weights have no mtp_layers.0.input_proj.weight, the module that its config.json speaks of"
+            "its weights have no mtp_layers.0.input_proj.weight, the module that its config.json names"
         )
     return Recognised(kind, *found)
 

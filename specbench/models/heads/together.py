@@ -162,7 +162,7 @@ class Together:
     ) -> None:
         if head.steps is not None and depth > head.steps:
             raise UsageError(
-                f"this head drafts {head.steps} tokens and no more: take --k {head.steps} or less, not {depth}"
+                f"this head drafts {head.steps} tokens and no more: use --k {head.steps} or less, not {depth}"
             )
         self.head, self.taps, self.law, self.width, self.depth = head, taps, law, width, max(depth, 1)
         self.fixed, self.memory = fixed, memory
@@ -307,7 +307,7 @@ class Together:
 
     def _refuse(self, tokens: int) -> None:
         if tokens > self.depth:
-            raise UsageError(f"this head was made ready for {self.depth} drafted tokens, and {tokens} are asked of it")
+            raise UsageError(f"this head was prepared for {self.depth} drafted tokens, and {tokens} are requested")
 
 
 def last(context: Context) -> Tensor:

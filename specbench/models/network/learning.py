@@ -26,7 +26,7 @@ class Learning:
         if not all(weight.is_floating_point() and type(weight.data) is Tensor for weight in network.parameters()):
             raise UsageError(
                 f"{type(network).__name__}: a draft that learns has weights in floating point, and these are "
-                "quantised: take another --draft, or leave out --draft-quantize"
+                "quantised: use another --draft, or leave out --draft-quantize"
             )
         self.network, self.temperature, self.rate = network, temperature or 1.0, rate
         self.served = copy.deepcopy(network).requires_grad_(False)

@@ -29,9 +29,9 @@ from specbench.models.network.sampling import Sampling
 from specbench.wording import first_line
 
 REPLAYED = 8  # accepted tokens in a pass with new ones; more of them are read by a separate pass, once for all
-ONE_ROW = "decodes one sequence at a time, as its recurrent state has no padding: take --batch 1"
-NO_KEYS = "keeps a recurrent state, from which no keys can be retrieved: take a method without Retrieval"
-NO_TREES = "verifies chains only, as its recurrent state has no branches: take a method without trees"
+ONE_ROW = "decodes one sequence at a time, as its recurrent state has no padding: use --batch 1"
+NO_KEYS = "keeps a recurrent state, from which no keys can be retrieved: use a method without Retrieval"
+NO_TREES = "verifies chains only, as its recurrent state has no branches: use a method without trees"
 
 
 class Recurrent:

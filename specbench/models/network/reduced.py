@@ -58,11 +58,11 @@ def cut(head: Any, ids: Sequence[int], name: str) -> ReducedHead:
     known = sorted({int(number) for number in ids})
     there, width = (head.ids, head.width) if isinstance(head, ReducedHead) else (None, len(head.weight))
     if not known or known[0] < 0 or known[-1] >= width:
-        raise UsageError(f"a reduced vocabulary is some ids of 0 to {width - 1}, each of which the draft has")
+        raise UsageError(f"a reduced vocabulary is a set of ids from 0 to {width - 1} that the draft has")
     chosen = torch.tensor(known, device=head.weight.device)
     rows = chosen if there is None else torch.isin(there, chosen).nonzero()[:, 0]
     if not len(rows):
-        raise UsageError(f"{name} knows {len(head.weight)} tokens, and none of those that are wanted")
+        raise UsageError(f"{name} knows {len(head.weight)} tokens, and none of those that are requested")
     return ReducedHead(head.weight.detach()[rows].clone(), chosen if there is None else there[rows], width)
 
 

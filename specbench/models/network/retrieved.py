@@ -161,7 +161,7 @@ def best_chunks(query: Tensor, keys: Tensor, whole: Tensor, chunk: int, most: in
 def unreadable(name: str, attention: str) -> UsageError:
     """Why no keys can be chosen: the network attends to some keys only, or its attention is not ours."""
     why = "its attention is a window" if attention in OURS else f"its attention ({attention}) shows no queries"
-    return UsageError(f"{name}: no keys can be retrieved, {why}: take a method without Retrieval")
+    return UsageError(f"{name}: no keys can be retrieved, {why}: use a method without Retrieval")
 
 
 def fill(layer: RowStaticLayer, rows: Tensor, keys: Tensor, values: Tensor) -> None:

@@ -57,7 +57,7 @@ class Sampling:
             raise ValueError(f"top-k must be at least 1, not {self.top_k}")
         for name, value, top in (("top-p", self.top_p, 1.0), ("min-p", self.min_p, 1.0), ("eta", self.eta, 1.0)):
             if value is not None and not 0 < value <= top:
-                raise ValueError(f"{name} must lie in (0, 1], not {value}")
+                raise ValueError(f"{name} must be in (0, 1], not {value}")
 
     @cached_property
     def _warpers(self) -> LogitsProcessorList:

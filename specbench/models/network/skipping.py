@@ -204,8 +204,8 @@ def sublayers(network: Any, depth: int) -> list[Sublayer]:
             name = next((name for name in names if isinstance(getattr(layer, name, None), nn.Module)), None)
             if name is None:
                 raise UsageError(
-                    f"{type(network).__name__} has layers whose attention and MLP cannot be told ({names[0]}): take "
-                    "--method layer-skip, which leaves out whole layers"
+                    f"{type(network).__name__} has layers whose attention and MLP cannot be identified ({names[0]}): "
+                    "use --method layer-skip, which leaves out whole layers"
                 )
             found.append(Sublayer(getattr(layer, name), tells))
             setattr(layer, name, found[-1])

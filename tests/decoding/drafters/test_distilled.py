@@ -290,5 +290,5 @@ def test_the_newest_rejections_are_kept_and_no_more_than_there_is_room_for() -> 
 def test_quantised_weights_are_refused_in_one_line() -> None:
     net = torch.nn.Linear(2, 2)
     net.weight = torch.nn.Parameter(torch.zeros(2, 2, dtype=torch.int8), requires_grad=False)
-    with pytest.raises(UsageError, match="these are quantised: take another --draft"):
+    with pytest.raises(UsageError, match="these are quantised: use another --draft"):
         Learning(net, 1.0, 1e-3)

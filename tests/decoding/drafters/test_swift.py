@@ -301,7 +301,7 @@ def test_every_prompt_begins_its_own_search_unless_it_is_carried() -> None:
 
 
 def test_a_network_whose_sublayers_cannot_be_told_is_refused_in_one_line() -> None:
-    with pytest.raises(UsageError, match="attention and MLP cannot be told") as refused:
+    with pytest.raises(UsageError, match="attention and MLP cannot be identified") as refused:
         Causal(net("opt"), SAMPLED, V).skipping()
     assert "\n" not in str(refused.value)
 

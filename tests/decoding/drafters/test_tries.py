@@ -43,5 +43,5 @@ def test_rows_with_other_trees_share_a_topology() -> None:
 
 def test_what_is_drawn_several_times_at_a_place_is_refused() -> None:
     drafter = Expand(Toy(random_pair(0, 3, 4)[1]), 2, [2, 2])
-    with pytest.raises(ValueError, match=r"Expand has another tokenizer .* take branching Top"):
+    with pytest.raises(ValueError, match=r"Expand has another tokenizer .* use branching Top"):
         Strings(drafter, None, 9)  # type: ignore[arg-type]

@@ -165,7 +165,7 @@ def test_a_target_thinks_between_the_tokens_that_its_tokenizer_has_for_it() -> N
 def test_a_run_says_where_its_target_never_thinks_aloud_and_is_exact_there(run: Command) -> None:
     found = run("--method", "relaxed", "--temperature", 1)
     (row,) = found.table()
-    assert "note: --method relaxed: the target's tokenizer has no tokens for thinking aloud" in found.err
+    assert "note: --method relaxed: the target's tokenizer has no thinking tokens" in found.err
     assert (row["status"], row["lossless"]) == ("ok", "lossy")
     assert float(row["law_distance"]) <= 1e-6
 

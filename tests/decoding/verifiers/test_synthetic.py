@@ -177,7 +177,7 @@ def test_no_compiler_can_leave_out_the_work_of_the_real_chances() -> None:
 
 P, Q = random_pair(0, VOCAB, K + 1)
 REFUSED = [
-    (chain(P, Q, K, TokenMatch()), "Rejection accepts, and TokenMatch has other ones"),
+    (chain(P, Q, K, TokenMatch()), "probabilities of Rejection, and TokenMatch has others"),
     (Speculate(Tree((Toy(Q),), (2, 1)), Toy(P), Rejection()), "a chain from a model, and Tree drafts none"),
     (Speculate(NoDraft(), Toy(P), Rejection()), "a chain from a model, and NoDraft drafts none"),
 ]

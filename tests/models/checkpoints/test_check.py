@@ -77,7 +77,7 @@ def test_the_width_of_a_composite_model_is_that_of_its_text_part() -> None:
 
 def test_a_token_beyond_the_embeddings_is_a_warning() -> None:
     report = check_pair(tokenizer(extra=("<image>",)), tokenizer(extra=("<image>",)), config(264), config(260))
-    assert any("1 tokens lie beyond the 260 embeddings of the draft, first 260 '<image>'" in w for w in report.warnings)
+    assert any("1 tokens are beyond the 260 embeddings of the draft, first 260 '<image>'" in w for w in report.warnings)
 
 
 @pytest.mark.parametrize("side", ["target", "draft"])
@@ -98,7 +98,7 @@ def test_equal_ids_but_other_merges_are_a_warning() -> None:
 
 def test_another_end_token_is_a_warning() -> None:
     report = check_pair(tokenizer(), tokenizer(eos="in"), config(), config())
-    assert report.warnings == (f"eos_token is {END!r} in the target and 'in' in the draft: the target's holds",)
+    assert report.warnings == (f"eos_token is {END!r} in the target and 'in' in the draft: the target's is used",)
 
 
 def test_the_context_is_the_shorter_one() -> None:

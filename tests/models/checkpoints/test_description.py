@@ -152,7 +152,7 @@ def configured(place: Path, classes: dict[str, str]) -> Path:
 
 def test_code_does_not_run_unless_it_is_trusted(folder: Path) -> None:
     refused = refusal_of(load_config, Checkpoint("own", str(folder)))
-    assert "runs no code that comes with a checkpoint unless you say --trust-remote-code" in refused
+    assert "runs code of a checkpoint only with --trust-remote-code" in refused
     assert not (folder.parent / "ran").exists()
 
 

@@ -71,7 +71,7 @@ def test_vocabularies_without_a_token_in_common_are_refused_in_one_line() -> Non
 def test_a_rule_that_gives_nothing_is_refused_by_its_name() -> None:
     spelled = both(letters(["a", "b"]), letters(["ab", "ba"]))
     assert spelled.rule == "strings"
-    with pytest.raises(UsageError, match=r"--vocabulary common: .* take --vocabulary strings"):
+    with pytest.raises(UsageError, match=r"--vocabulary common: .* use --vocabulary strings"):
         _ = both(letters(["a", "b"]), letters(["ab", "ba"]), "common").rule
 
 

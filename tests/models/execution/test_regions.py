@@ -385,7 +385,7 @@ def test_code_that_others_may_have_written_is_not_run(
         assert "raise" not in own.code(region()).source
     said = capsys.readouterr().err
     assert (compiler.calls, said.count("note: "), said.count("\n")) == (2, 1, 1)
-    assert "compiled anew" in said
+    assert "compiled again" in said
     replaced = "file" in name
     assert (own.folder == folder, file.read_text() == ALIEN) == (replaced, not replaced)
     assert os.environ[region_code.MACHINE_CODE] == str(own.folder / "machine")

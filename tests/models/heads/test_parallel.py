@@ -190,10 +190,10 @@ class Fixed:
 def test_more_tokens_than_a_head_has_are_refused(heads: dict[str, Made]) -> None:
     for name, most in (("medusa", 4), ("dflash", K), ("dflash, some drafts", K + 2), ("dspark", K)):
         assert heads[name].model(PLAIN, depth=most).depth == most
-        with pytest.raises(UsageError, match=f"drafts {most} tokens and no more: take --k {most} or less"):
+        with pytest.raises(UsageError, match=f"drafts {most} tokens and no more: use --k {most} or less"):
             heads[name].model(PLAIN, depth=most + 1)
     context = context_of(TEXTS, 8, K)
     model = heads["pard"].model(PLAIN, context, depth=2)
     model.start(context)
-    with pytest.raises(UsageError, match="made ready for 2 drafted tokens, and 3"):
+    with pytest.raises(UsageError, match="prepared for 2 drafted tokens, and 3"):
         model.sample(context, 3, seeded(range(3), CPU))

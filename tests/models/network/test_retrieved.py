@@ -284,7 +284,7 @@ def test_a_network_that_cannot_is_refused_in_one_line(name: str, why: str) -> No
     context = context_of(HISTORIES, 4, 2)
     target = target_of(name)
     target.start(context)
-    with pytest.raises(UsageError, match=f"^[A-Za-z0-9]+: no keys can be retrieved, .*{why}: take a method") as refusal:
+    with pytest.raises(UsageError, match=f"^[A-Za-z0-9]+: no keys can be retrieved, .*{why}: use a method") as refusal:
         Retrieval(target, 4, 2).start(context)
     assert "\n" not in str(refusal.value)
 
