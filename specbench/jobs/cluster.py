@@ -16,8 +16,8 @@ from specbench.results.cells import UNFINISHED, Cell, Observer
 from specbench.spec import RunSpec
 
 TRIES = 3  # workers that a cell may lose before it fails
-UNTOLD = Failure("error", "its worker ended without a word about it")
-NOWHERE = Failure("partial", "no node of the cluster is left for it; go on with --resume")
+UNTOLD = Failure("error", "its worker ended without an error message")
+NOWHERE = Failure("partial", "no node of the cluster is left for it; continue with --resume")
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,9 @@ class Spreading:
         spec, lost_on = one.tried.spec, (*one.tried.lost_on, one.seat.node)
         what = f"{spec.method}, K = {spec.k}, {spec.dataset}: its worker on {one.seat.host} was lost ({lost.reason})"
         if len(lost_on) == TRIES:
-            self.end(one, Failure("partial", f"it lost {TRIES} workers, the last ({lost.reason}); go on with --resume"))
+            self.end(
+                one, Failure("partial", f"it lost {TRIES} workers, the last ({lost.reason}); continue with --resume")
+            )
             return
         self.note(f"{what}; measured again elsewhere, {len(lost_on)} of {TRIES - 1}")
         known = one.known.cell if one.known.cell.resolved else one.tried.known

@@ -34,7 +34,7 @@ def output_of(settings: dict[str, Any], given: Mapping[str, Any]) -> Output:
     """Remove the output options from the settings."""
     style, parent = settings.pop("format", "table"), settings.pop("output_dir", "results")
     if not isinstance(parent, str | Path):
-        raise UsageError(f"--output-dir {parent!r} is no folder's name")
+        raise UsageError(f"--output-dir {parent!r} is not the name of a folder")
     if str(parent) != os.fsencode(parent).decode(errors="replace"):  # Parquet tables cannot have other names
         raise UsageError(f"--output-dir {str(parent)!r} is not UTF-8 text: choose another")
     return Output(style, Path(parent), given["quiet"], given.get("verbose", 0), given.get("explain", False))

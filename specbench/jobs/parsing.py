@@ -171,7 +171,7 @@ def check_free(file: Path | None, overwrite: bool) -> None:
     if file.is_dir():
         raise UsageError(f"cannot write {file}: it is a folder; name a file in it")
     if file.exists() and not overwrite:
-        raise UsageError(f"{file} is there already: choose another --output, or add --overwrite")
+        raise UsageError(f"{file} already exists: choose another --output, or add --overwrite")
     if not file.absolute().parent.is_dir():
         raise UsageError(f"cannot write {file}: there is no folder {file.parent}")
 

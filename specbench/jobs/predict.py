@@ -99,7 +99,7 @@ def read_given(paths: Sequence[Path]) -> "list[Run]":
     runs = {path: read_run(path) for path in dict.fromkeys(paths)}
     for path, run in runs.items():
         if not run.cells:
-            raise UsageError(f"no cell of {clean_path(path)} has begun: {resume_command(path)} begins with them")
+            raise UsageError(f"no cell of {clean_path(path)} has begun: {resume_command(path)} starts them")
     return [runs[path] for path in paths]
 
 

@@ -176,7 +176,7 @@ def conclude(result: Comparison) -> None:
     if result.code:
         raise NotComparableError(
             f"nothing regressed, but not everything could be compared ({shown.summary(result)}): "
-            f"{shown.sentence_of(result.unjudged[0])}; --checks or --fail-on narrows what is asked for"
+            f"{shown.sentence_of(result.unjudged[0])}; narrow the checks with --checks or --fail-on"
         )
 
 

@@ -83,9 +83,7 @@ def record_rest(
     with closing(RunFolder.resume(path)) as folder:
         run = read_run(path)
         if executor != "local" and (limit is not None or run.limits):
-            raise UsageError(
-                f"a run that is given more prompts goes on in one process: leave out --executor {executor}"
-            )
+            raise UsageError(f"prompts are added to a run in one process: leave out --executor {executor}")
         described_machine(run)
         if left := unfinished(run.specs, folder.past) if limit is None else run.specs:
             names = VERSIONS if executor == "ray" else (*VERSIONS, *HOST)
@@ -157,7 +155,7 @@ def refuse_elsewhere(cell: Cell | None, today: Mapping[str, Any]) -> None:
     if cell.resolved.get("fingerprint") != today["fingerprint"]:
         raise UsageError(
             f"cell {cell.spec.key} was begun on {cell.resolved['node']}, another machine than this one: its numbers "
-            "would mix; go on with --executor ray"
+            "would mix; continue with --executor ray"
         )
 
 
@@ -244,20 +242,20 @@ def refuse_untyped(specs: Sequence[RunSpec], typed: Typed, file: str) -> None:
     """Raise UsageError if cells from a file would run code, or send the key to a server, without typed permission."""
     if not typed.trust_remote_code and any(spec.trust_remote_code for spec in specs):
         raise UsageError(
-            f"{clean(file, 300)} asks for trust_remote_code, which runs code of its checkpoints here, and no file may "
-            "decide that: look at that code, then add --trust-remote-code"
+            f"{clean(file, 300)} sets trust_remote_code, which runs code of its checkpoints here, and a file must not "
+            "decide that: review that code, then add --trust-remote-code"
         )
     given = [one for spec in specs for one in spec.engine_option if one not in typed.engine_options]
     if naming := [f"{name}={value}" for name, value in given if names_something(name, value)]:
         raise UsageError(
-            f"{clean(file, 300)} gives an engine {clean(naming[0])}, which can name files or code, and no file may "
+            f"{clean(file, 300)} gives an engine {clean(naming[0])}, which can name files or code, and a file must not "
             f"decide that: add --engine-option {clean(naming[0])}"
         )
     for method in dict.fromkeys(name for spec in specs for name in methods_of(spec) if name not in typed.methods):
         if code := code_of(method):
             raise UsageError(
-                f"{clean(file, 300)} has the method {clean(method, 300)}, which runs {clean_path(code[0])}, and that "
-                f"is not for a file to decide: look at the code, then add --method {clean(method, 300)}"
+                f"{clean(file, 300)} has the method {clean(method, 300)}, which runs {clean_path(code[0])}, and a file "
+                f"must not decide that: review the code, then add --method {clean(method, 300)}"
             )
     named = {origin(url) for url in typed.urls}
     other = [origin(url) for url in servers(specs) if origin(url) not in named]

@@ -196,7 +196,7 @@ def say_where(done: Outcome, output: Output) -> None:
 
 def interrupted(done: Outcome, before: str = "") -> InterruptedRunError:
     """The error for an interrupted command."""
-    return InterruptedRunError(f"{before}{resume_command(resumed_as(done.path))} goes on with it")
+    return InterruptedRunError(f"{before}{resume_command(resumed_as(done.path))} continues it")
 
 
 # --- description ------------------------------------------------------------------------------------------------------

@@ -140,8 +140,8 @@ def listen(pipe: Connection, told: Told) -> None:
 def how_it_ended(code: int | None) -> str:
     """The reason for missing numbers, for the row of the cell."""
     if code is not None and code < 0:
-        return f"its process was ended by {signal.Signals(-code).name}; go on with --resume"
-    return f"its process ended with exit code {code}; go on with --resume"
+        return f"its process was ended by {signal.Signals(-code).name}; continue with --resume"
+    return f"its process ended with exit code {code}; continue with --resume"
 
 
 def work(pipe: Connection, specs: Sequence[RunSpec], past: Past) -> None:

@@ -74,15 +74,15 @@ def fitting_ids(prompt: str, spec: RunSpec, backend: Backend) -> list[int]:
     if surely_longer(prompt, room):
         raise UsageError(
             f"the prompt has {len(prompt)} characters, {max(room, 0)} tokens fit into the context of {backend.context} "
-            "beside the new tokens and a draft: give a shorter one, or fewer --max-new-tokens"
+            "with the new tokens and a draft: give a shorter one, or fewer --max-new-tokens"
         )
     ids = text_ids(prompt, spec, backend)
     if not ids:
         raise UsageError("the prompt has no tokens: give a longer one")
     if len(ids) > room:
         raise UsageError(
-            f"the prompt has {len(ids)} tokens, {max(room, 0)} fit into the context of {backend.context} beside the "
-            "new tokens and a draft: give a shorter one, or fewer --max-new-tokens"
+            f"the prompt has {len(ids)} tokens, {max(room, 0)} fit into the context of {backend.context} with the new "
+            "tokens and a draft: give a shorter one, or fewer --max-new-tokens"
         )
     return ids
 

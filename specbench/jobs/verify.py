@@ -354,6 +354,6 @@ def conclusion(found: Sequence[Needed], fit: Fit | None, backend: Backend, alone
         lines.append(f"to fetch, with one command (a run does it, too): {command}")
     if fit is not None and fit.fits:
         free = "" if fit.free is None else f" of {gigabytes(fit.free)} free"
-        enough = "just enough, by a reckoning that may be wrong by a tenth" if fit.share > TIGHT else "enough"
+        enough = "just enough, by an estimate that may be off by 10 %" if fit.share > TIGHT else "enough"
         lines.append(f"memory is {enough}: about {gigabytes(fit.total)}{free} on {fit.device}")
     return lines

@@ -67,6 +67,6 @@ def resume(
 def concluded(done: job.Outcome) -> Result:
     """The run; raises the interrupt that ended it."""
     if done.stop is not None:
-        done.stop.add_note(f"specbench.resume({str(done.path)!r}) goes on with it")
+        done.stop.add_note(f"specbench.resume({str(done.path)!r}) continues it")
         raise done.stop
     return Result(done.path, done.cells, done.about)

@@ -212,6 +212,6 @@ def refuse_choices(spec: RunSpec) -> None:
     for name, one in choices(spec).items():
         if name and carries(one):
             raise UsageError(
-                f"--choices {name}: it learns from prompt to prompt, and would learn from those alone that it is "
+                f"--choices {name}: it learns from prompt to prompt, and would learn only from the prompts that it is "
                 "chosen for: leave it out"
             )

@@ -96,7 +96,7 @@ def without(held: Sequence[Held], specs: Collection[RunSpec]) -> list[Held]:
 def too_large(fit: Fit, size: int) -> Failure:
     free = gigabytes(fit.free or 0)
     return Failure(
-        "oom", f"it takes about {gigabytes(size)} of the memory of {fit.device}, of which {free} are free: {SMALLER}"
+        "oom", f"it takes about {gigabytes(size)} of the memory of {fit.device}, and {free} are free: {SMALLER}"
     )
 
 
@@ -104,8 +104,8 @@ def beside(fit: Fit, size: int) -> Failure:
     """The failure of a cell that would fit alone."""
     return Failure(
         "oom",
-        f"it takes about {gigabytes(size)} of the memory of {fit.device}, which is not free beside the other cells: "
-        "measure it in a run of its own",
+        f"it takes about {gigabytes(size)} of the memory of {fit.device}, which is not free with the other cells "
+        "loaded: measure it in a run of its own",
     )
 
 

@@ -91,7 +91,7 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
     if empty := [name for name, value in chosen.items() if value == ""]:
         raise UsageError(f"--{empty[0].replace('_', '-')} is empty: leave it out, or give it a value")
     if wrong := [name for name, value in chosen.items() if isinstance(value, bool) and not is_switch(name)]:
-        raise UsageError(f"--{wrong[0].replace('_', '-')} is {chosen[wrong[0]]}: a number or a word is wanted")
+        raise UsageError(f"--{wrong[0].replace('_', '-')} is {chosen[wrong[0]]}: expected a number or a word")
     if chosen.get("k") == AUTO:
         if (other := chosen.get("schedule", AUTO)) != AUTO:
             raise UsageError(f"--k auto is a schedule: leave out --schedule {other}, or make --k a number, its ceiling")
@@ -138,7 +138,7 @@ def choosing(chosen: Mapping[str, Any], first: RunSpec) -> RunSpec:
         raise UsageError(f"--choices: {error}") from None
     for method, _ in map(parsed, text.split(",")):
         if not read_method(method)["lossless"]:
-            raise UsageError(f"--choices {method}: it is lossy, and times would decide what is said: leave it out")
+            raise UsageError(f"--choices {method}: it is lossy, so timing would change the output: leave it out")
     return RunSpec(**{**chosen, "choices": text, "k": max(k for _, k in map(parsed, text.split(",")))})
 
 
@@ -158,7 +158,7 @@ def check_secrets(spec: RunSpec) -> None:
         if isinstance(value, str) and redact(value) != value:
             raise UsageError(
                 f"--{name.replace('_', '-')} {redact(value)[:300]!r} holds a password or a token, which the files of a "
-                "run would keep: leave it out (a token of the hub belongs into HF_TOKEN, or `hf auth login`, a key of "
+                "run would keep: leave it out (a token of the hub belongs in HF_TOKEN, or `hf auth login`, a key of "
                 "servers into OPENAI_API_KEY, a key of an engine into the environment variable that it reads)"
             )
 

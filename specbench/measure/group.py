@@ -24,7 +24,7 @@ from specbench.wording import first_line, redact
 T = TypeVar("T")
 
 EXECUTED = ("tier_resolved", "dtype_resolved")  # must agree among all samples of a cell
-MIXED = "its samples were decoded otherwise, and numbers of both would mix"
+MIXED = "its samples were decoded differently, and the numbers would mix"
 NOT_LOSSLESS = "greedy output differs from the baseline's beyond numerical noise: its numbers are void"
 
 Past = Mapping[RunSpec, Cell]  # the cells of a continued run
@@ -44,7 +44,7 @@ class Failure:
     cause: Exception | None = field(default=None, compare=False, repr=False)
 
 
-INTERRUPTED = Failure("partial", "interrupted; go on with --resume")
+INTERRUPTED = Failure("partial", "interrupted; continue with --resume")
 
 
 @dataclass(frozen=True)

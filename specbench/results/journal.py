@@ -34,7 +34,7 @@ class Journal:
         if not self._end and not _begins(os.pread(self._file, len(HEAD), 0)):
             self.close()
             raise UsageError(
-                f"{clean_path(path)} is the journal of no run, and going on would empty it: start a new run"
+                f"{clean_path(path)} is not the journal of a run, and continuing would empty it: start a new run"
             )
         os.ftruncate(self._file, self._end)
         _sync_folder(path.parent)

@@ -143,13 +143,13 @@ def cell_of(begun: Mapping[str, Any], turns: Sequence[Sequence[Sample]], ended: 
     spec, resolved = RunSpec(**begun["spec"]), begun["resolved"]
     if ended is None:
         status = "partial" if samples else "skipped"
-        return Cell(spec, resolved, samples, status, "the run was cut off; go on with --resume")  # type: ignore[arg-type]
+        return Cell(spec, resolved, samples, status, "the run was cut off; continue with --resume")  # type: ignore[arg-type]
     if ended["status"] not in get_args(Status) or (ended["status"] in ("ok", "mismatch") and not samples):
         raise ValueError(f"a cell with {len(samples)} samples that ended as {ended['status']!r}")
     lossless = Losslessness(**ended["lossless"])
     check_lossless(lossless)
     if not all(type(ended[name]) is str for name in ("error", "detail")):
-        raise ValueError("an error that is no text")
+        raise ValueError("an error that is not text")
     ready = (float(ended["ready"][0]), float(ended["ready"][1]))
     peaks = peaks_of(ended.get("peaks", {}))
     return Cell(spec, resolved, samples, ended["status"], ended["error"], lossless, ended["detail"], ready, peaks)

@@ -163,7 +163,7 @@ def run_called(name: str, parent: Path) -> Path | None:
     meant = [run for run in runs if name and (run.name.startswith(name) or key_of(run).startswith(name))]
     if len(meant) > 1:
         names = ", ".join(clean(run.name, 100) for run in meant[:SHOWN]) + ", …" * (len(meant) > SHOWN)
-        raise UsageError(f"{clean(name, 100)} is how {len(meant)} runs in {parent} begin: {names}; write more of it")
+        raise UsageError(f"{clean(name, 100)} matches {len(meant)} runs in {parent}: {names}; write more of it")
     return meant[0] if meant else None
 
 

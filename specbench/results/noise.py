@@ -68,7 +68,7 @@ SHARES = {
     "gpu_throttled": (THROTTLED, "throttled decodes"),
     "cpu_steal": (STOLEN, "steal"),
 }
-COOLED = "repeat on a machine that is cool, on mains, and does nothing else"
+COOLED = "repeat on a cool, idle machine on mains power"
 
 
 @dataclass(frozen=True)
@@ -362,7 +362,7 @@ def stolen_from(row: Row) -> Iterator[Fault]:
     """A virtual machine with stolen processor time."""
     share = number_in(row, "cpu_steal") or 0.0
     if share > STOLEN:
-        taken = f"{share:.1%} of the processor time that was asked for went to other virtual machines (steal)"
+        taken = f"{share:.1%} of the requested processor time went to other virtual machines (steal)"
         advice = "both arms lost some, not always equally; repeat at another time, or on a machine of your own"
         yield Fault("steal", share, f"{taken}: {advice}", f"while {taken}")
 

@@ -139,7 +139,7 @@ class JournalState:
     def grow(self, line: Mapping[str, Any]) -> None:
         """Change the limit, and so the key, of every cell; completed cells continue."""
         if type(line["limit"]) is not int or type(line["before"]) is not int:
-            raise TypeError("limits that are no numbers")
+            raise TypeError("limits that are not numbers")
         begun, turns, ended = self.begun, self.turns, self.ended
         self.begun, self.turns, self.ended = {}, {}, {}
         for key, old in begun.items():
@@ -194,7 +194,7 @@ def check_lost(run: Run, former: Collection[str] = ()) -> None:
 def unfinished(run: Run) -> list[str]:
     """A sentence if some cells are not included in the numbers yet."""
     left, where = len(run.specs) - len(run.ended), clean_path(run.path)
-    said = f"{where}: {left} of {len(run.specs)} cells have not ended; {resume_command(run.path)} goes on with them"
+    said = f"{where}: {left} of {len(run.specs)} cells have not ended; {resume_command(run.path)} continues them"
     return [said] if left else []
 
 

@@ -111,7 +111,7 @@ def test_a_lost_worker_is_made_good_on_another_node_with_what_it_had_measured() 
 def test_a_cell_that_loses_every_worker_ends_with_its_prompts_and_the_others_go_on() -> None:
     cells, _, witness, notes = measured(Scripted(TWO, {SPECS[1]: [losing]}))
     assert [one.status for one in cells] == ["ok", "partial", "ok", "ok", "ok", "ok"]
-    assert cells[1].error == f"it lost {TRIES} workers, the last (a storm); go on with --resume"
+    assert cells[1].error == f"it lost {TRIES} workers, the last (a storm); continue with --resume"
     assert len(notes) == TRIES - 1
     assert [one.spec for one in witness.cells].count(SPECS[1]) == 1
 
@@ -157,7 +157,7 @@ def test_what_a_worker_cannot_load_or_breaks_on_ends_its_cell() -> None:
     }
     cells, *_ = measured(Scripted(TWO, scripts))
     assert [one.error for one in cells] == [
-        *("no such model", "a bug", "its worker ended without a word about it"),
+        *("no such model", "a bug", "its worker ended without an error message"),
         *[""] * 3,
     ]
     assert [one.status for one in cells[:3]] == ["error", "partial", "error"]

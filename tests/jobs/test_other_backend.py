@@ -203,7 +203,7 @@ def test_the_only_pair_that_cannot_be_loaded_ends_its_job_and_leaves_no_folder(
 def test_a_schedule_that_needs_costs_is_refused_before_anything_is_loaded(
     tables: list[Table], specs: list[RunSpec], tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="--k auto looks into the networks of a pair, and the backend table gives no"):
+    with pytest.raises(UsageError, match="--k auto reads the networks of a pair, and the backend table gives no"):
         run.start([specs[0].with_(schedule="auto")], Output("csv", tmp_path / "results"))
     assert tables[0].calls == []
     assert not (tmp_path / "results").exists()
@@ -218,7 +218,7 @@ def test_what_looks_inside_a_round_says_that_it_needs_the_native_backend(
 ) -> None:
     found = command(name)
     assert found.code == 2
-    assert f"{SEARCHES.get(name, 'the search for layers')} looks into the networks of a pair" in found.line
+    assert f"{SEARCHES.get(name, 'the search for layers')} reads the networks of a pair" in found.line
     assert tables[0].calls == []
 
 

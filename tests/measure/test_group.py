@@ -41,7 +41,7 @@ def test_samples_of_two_tiers_never_stand_in_one_cell() -> None:
     found.resolve(EAGER)
     (ended,) = observer.cells
     assert (ended.status, ended.samples, ended.resolved["tier_resolved"]) == ("partial", list(known.samples), "compile")
-    assert "otherwise, and numbers of both would mix (tier_resolved compile, now eager): start a new run" in ended.error
+    assert "differently, and the numbers would mix (tier_resolved compile, now eager): start a new run" in ended.error
     assert not found.live
     assert not observer.renewed
 

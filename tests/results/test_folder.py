@@ -149,7 +149,7 @@ def filled(folder: RunFolder) -> list[Cell]:
     folder.end(bad)
     folder.turn({c.spec: c.samples[1:2] for c in (done, cut)})
     folder.end(done)
-    off = {"error": "the run was cut off; go on with --resume"}
+    off = {"error": "the run was cut off; continue with --resume"}
     return [done, replace(cut, status="partial", **off), bad, replace(fresh, status="skipped", **off)]
 
 
@@ -209,7 +209,7 @@ def test_links_in_the_folder_of_a_stranger_lead_nothing_outside(folder: RunFolde
     assert not left.exists()
 
 
-@pytest.mark.parametrize(("content", "said"), [("a token", "of no run"), (None, "is a link")])
+@pytest.mark.parametrize(("content", "said"), [("a token", "not the journal"), (None, "is a link")])
 def test_a_journal_of_a_stranger_leads_nothing_outside(folder: RunFolder, content: str | None, said: str) -> None:
     folder.close()
     file, victim = folder.path / "journal.jsonl", folder.path.parent / "victim"

@@ -78,7 +78,7 @@ def test_a_changed_byte_anywhere_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"secret", b"secret\n", b"{}\n", b'{"crc32"="'])
 def test_what_is_no_journal_is_not_emptied(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "j").write_bytes(content)
-    with pytest.raises(UsageError, match=r"^[^\n]*j is the journal of no run, and going on would empty it[^\n]*$"):
+    with pytest.raises(UsageError, match=r"^[^\n]*j is not the journal of a run, and continuing would empty it[^\n]*$"):
         Journal(tmp_path / "j")
     assert (tmp_path / "j").read_bytes() == content
 

@@ -262,7 +262,7 @@ def test_a_gpu_that_is_throttled_now_and_then() -> None:
 def test_stolen_time_is_a_share_of_what_was_asked_for() -> None:
     assert said({"cpu_stolen": 0.019}, reading=CPU) == []
     (note,) = said({"cpu_stolen": 0.03}, reading=CPU)
-    assert "3.0% of the processor time that was asked for went to other virtual machines (steal)" in note
+    assert "3.0% of the requested processor time went to other virtual machines (steal)" in note
     assert said({"cpu_stolen": 0.01, "cpu_wanted": 0.1}, reading=CPU) == [], "four seconds are too few to tell"
 
 
@@ -292,7 +292,7 @@ def test_the_noise_of_a_machine_is_told_with_its_pace() -> None:
         ({"gpu_throttled": 0.4, "gpu_throttle_reasons": "power limit"},
          "while the GPU was throttled in 40% of the decodes (power limit)"),
         ({"cpu_steal": "0.05"},
-         "while 5.0% of the processor time that was asked for went to other virtual machines (steal)"),
+         "while 5.0% of the requested processor time went to other virtual machines (steal)"),
     ],
 )  # fmt: skip
 def test_a_verdict_on_a_machine_that_changed_its_pace_is_provisional(changes: dict[str, Any], reason: str) -> None:

@@ -53,7 +53,7 @@ from specbench.wording import clean_path, counted
 TOGETHER = 16  # prompts that the target answers at once
 FACTS = ("specbench", "torch", "transformers", "fingerprint")  # of the machine; timings of two must not mix
 PAPER = "Leviathan et al. 2022 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318)"
-GO_ON = "the same command goes on with it"
+GO_ON = "the same command continues it"
 
 
 def start(design: "Design", style: Format) -> None:
@@ -115,7 +115,7 @@ class Design:
         description = described([self.spec], complete_backend([self.spec]).device, kind="draft design")
         machine = {name: description["environment"][name] for name in FACTS}
         if self.source.generate and self.spec.dataset in self.source.data:
-            notes.append(f"{self.spec.dataset} is learned from, too: what is accepted there flatters; name another "
+            notes.append(f"{self.spec.dataset} is training data, too, which biases acceptance upwards; name another "
                          "--dataset")  # fmt: skip
         try:
             with locked(self.place):

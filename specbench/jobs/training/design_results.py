@@ -254,7 +254,7 @@ def optimum_lines(found: Found) -> list[str]:
         f"best by the fits and the formula: {counted(one.layers, 'layer')} and {short(round(one.parameters))} "
         f"parameters, {one.choice.speedup:.2f}× at K {one.choice.k}; best "
         f"{'measured' if best['status'] == 'ok' else 'predicted, nothing being measured,'}: {best['name']}, for which "
-        f"they say {same.choice.speedup:.2f}×: {'they agree' if agree else 'they DISAGREE'}"
+        f"they give {same.choice.speedup:.2f}×: {'they agree' if agree else 'they DISAGREE'}"
     ]
 
 

@@ -89,9 +89,9 @@ class Start:
         if self.begin not in (FRESH, PRUNED) and sizes:
             raise UsageError(f"{sizes[0]}: {self.begin} has its own shape; leave it out")
         if self.begin == PRUNED and (other := [name for name in sizes if name not in ("--layers", "--hidden")]):
-            raise UsageError(f"{other[0]}: what is pruned has --layers and --hidden, the rest follows")
+            raise UsageError(f"{other[0]}: a pruned draft has --layers and --hidden, the rest follows")
         if self.begin == PRUNED and not sizes:
-            raise UsageError("--from pruned: say how much is kept with --layers, --hidden or both")
+            raise UsageError("--from pruned: set how much is kept with --layers, --hidden or both")
         if self.parameters and self.hidden:
             raise UsageError("--parameters and --hidden: the width follows from one of them; leave the other out")
 
@@ -313,7 +313,9 @@ class PardStart:
         """Build the masked draft. UnusableModelError for layers with sliding windows, whose masks would see others."""
         network = begun(self.start, given, recipe, folder)
         if any(windows_of(network.config.get_text_config(decoder=True)).values()):
-            raise UnusableModelError(f"{self.start.begin}: its layers look through windows: take a draft without")
+            raise UnusableModelError(
+                f"{self.start.begin}: its layers use sliding-window attention: use a draft without"
+            )
         if getattr(network.config, MASK, None) is None:
             setattr(network.config, MASK, unused(given.cache.counts(), given.special, network.config.vocab_size))
         mask = int(getattr(network.config, MASK))

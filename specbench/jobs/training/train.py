@@ -218,7 +218,7 @@ class Training:
         folder = self.asked.output
         going_on = newest_checkpoint(folder / CHECKPOINTS) is not None
         self.made = self.asked.start.begun(self.given, self.asked.recipe, folder if going_on else None)
-        say(self.err, [f"{'going on with' if going_on else 'draft:'} {self.made.words}: {self.made.shape}"])
+        say(self.err, [f"{'continuing' if going_on else 'draft:'} {self.made.words}: {self.made.shape}"])
 
     @property
     def student(self) -> Any:
@@ -283,7 +283,7 @@ class Training:
         """The outcome and the next step."""
         folder, target = clean_path(self.asked.output), self.given.target
         coverage = self.given.coverage(self.student)
-        reach = [] if coverage is None else [f"its vocabulary covers {coverage:.1%} of what the target says"]
+        reach = [] if coverage is None else [f"its vocabulary covers {coverage:.1%} of the target's tokens"]
         return [
             f"{done.ended}: the best draft is in {folder}",
             *reach,
@@ -327,8 +327,8 @@ def record_of(folder: Path, identity: Mapping[str, Any]) -> Record:
         return asked
     name, there, here = different
     raise UsageError(
-        f"{clean_path(folder)} was begun with {clean(name)} {clean(there)}, not {clean(here)}: give the same to go "
-        "on with it, or another --output"
+        f"{clean_path(folder)} was begun with {clean(name)} {clean(there)}, not {clean(here)}: give the same to "
+        "continue, or another --output"
     )
 
 
