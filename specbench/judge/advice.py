@@ -74,7 +74,7 @@ def costly_verification(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     costly = grouped(filter(is_costly, rows), lambda row: (row["dataset"], row["method"], likely_reason(row)))
     return [
         f"{some[0]['dataset']}, {some[0]['method']}: v = {', '.join(map(where, some))}: verifying a draft costs that "
-        f"many passes over one token, and speculation lives on the difference. {likely_reason(some[0])}"
+        f"many one-token passes, and speculation only pays if they are few. {likely_reason(some[0])}"
         for some in costly
     ]
 
@@ -149,14 +149,14 @@ def likely_reason(row: Mapping[str, Any]) -> str:
         )
         return f"The target keeps a recurrent state: {read}"
     if row["batch"] > 1:
-        return f"With {row['batch']} rows a pass is bound by arithmetic, not by memory: more tokens cost more"
+        return f"With {row['batch']} rows a pass is compute-bound, not memory-bound: more tokens cost more"
     if str(row.get("device_name", "")).startswith(("NVIDIA", "cuda")):
         return "On a GPU the hardware is rarely the reason: check the tier and quantised kernels"
     if row.get("dtype_resolved") in ("float32", "float64"):
         tier = "" if row.get("tier_resolved") == "compile" else "--tier compile "
-        return f"Matrix kernels for float32 compute every row anew: {tier}--dtype bfloat16 where the CPU multiplies it"
+        return f"float32 matrix kernels compute each row separately: {tier}--dtype bfloat16 where the CPU multiplies it"
     return (
-        "Kernels for 16-bit weights may compute every row anew (compare --dtype float32), and a tree has more "
+        "Kernels for 16-bit weights may compute each row separately (compare --dtype float32), and a tree has more "
         "rows than K + 1"
     )
 
@@ -213,7 +213,7 @@ def remedy(row: Row) -> str:
     """Advice against looping."""
     plain = text_in(row, "chat_template_resolved") == "not applied"
     ways = f"{'the chat template, ' * plain}fewer --max-new-tokens, a --temperature or other prompts"
-    return f"Nobody serves such text: {ways} avoid it"
+    return f"Such text is rare in production: {ways} avoid it"
 
 
 def named(row: Row) -> str:
@@ -232,7 +232,7 @@ def rejected_drafts(row: Row) -> list[str]:
         return []
     tokens = formatted(number_in(row, "tokens_per_round"), ".2f")
     return [
-        f"{named(row)}: next to nothing of the draft is accepted (alpha {alpha:.3f}, {tokens} tokens per round, "
+        f"{named(row)}: almost none of the draft is accepted (alpha {alpha:.3f}, {tokens} tokens per round, "
         f"{rounds:.0f} rounds). Likely causes: {'; '.join(causes(row, drafter))}"
     ]
 
@@ -255,4 +255,4 @@ def causes(row: Row, drafter: str) -> Iterator[str]:
         yield f"too little of the target ({drafter}): `specbench skip-layers` searches for layers that draft well"
     else:
         yield "a draft of another family, or trained on other text or for another prompt form (base and instruct)"
-        yield "weights that are not what their name says; not the tokenizers, which were compared"
+        yield "weights that do not match their name; not the tokenizers, which were compared"

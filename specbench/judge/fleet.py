@@ -43,8 +43,8 @@ def arms(rows: Sequence[Row], slots: int | None) -> list[Arm]:
         found += [arm for number, some in enumerate(several) for arm in of_method(some, slots, number == 0)]
     if not found:
         raise UsageError(
-            "no method of this run was measured at several batches, and what more rows cost is what servers under load "
-            "are made of: make a run with --batch 1,2,4,8"
+            "no method of this run was measured at several batches, and the cost of more rows is needed for servers "
+            "under load: make a run with --batch 1,2,4,8"
         )
     return found
 

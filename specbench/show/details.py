@@ -57,7 +57,7 @@ ROWS: tuple[Line, ...] = (
     ("v", "v", "verify pass over all drafted nodes ÷ one-token pass of the target"),
     ("overhead", "overhead", "rest of a round ÷ one baseline step"),
     ("lossless", "lossless", "greedy output equals the baseline's, up to rounding (not compared if sampled)"),
-    ("  outputs identical", "prompts_identical", "token for token; in the others two tokens were as good as equal"),
+    ("  outputs identical", "prompts_identical", "token for token; in the others two tokens were nearly tied"),
 )
 ROUND: Line = ("  of a round", "c_round", "all that a round drafts; of a head that drafts in one pass, that pass")
 NODES: Line = ("nodes per round", "nodes_per_round", "drafted tokens in one verify pass; a tree has more than levels")
@@ -261,7 +261,7 @@ def vllm_findings(found: Sequence[BestK]) -> list[str]:
     below = f"below {first} it takes that of {first}, " if first > 1 else ""
     return [
         f"vLLM, to add to --speculative-config: {json.dumps(schedule)[1:-1]}",
-        f"not measured: {below}above {last} vLLM goes on with that of {last}",
+        f"not measured: {below}above {last} vLLM keeps that of {last}",
     ]
 
 
@@ -334,10 +334,10 @@ BELIEFS = (
 )  # fmt: skip
 OF_BIN = (("tests", "tests"), ("believed", "believed"), ("accepted", "accepted"))
 MOST = 3  # cells with shown curves
-BELIEFS_TITLE = "what schedules believed of drafted tokens"
+BELIEFS_TITLE = "what schedules predicted for drafted tokens"
 BELIEFS_LEGEND = (
-    "tests: tokens that were judged and had a belief; ECE: mean distance between belief and share accepted, over "
-    "tenths of belief; if exact: what luck makes of it on so many tests"
+    "tests: judged tokens with a belief (predicted acceptance); ECE: mean distance between belief and share accepted, "
+    "over tenths of belief; if exact: the ECE of exact beliefs by chance"
 )
 
 Beliefs = Mapping[str, Sequence[Row]]  # the curve of a cell, by its key

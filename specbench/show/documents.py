@@ -29,7 +29,7 @@ def passes(found: Calibration) -> Numbers:
         (str(points[0].width), *(t for p in points for t in (ms(p.milliseconds), f"{ms(p.low)}–{ms(p.high)}", n(p.v))))
         for points in zip(*(one.target for one in found.contexts), strict=True)
     ]
-    title = "One pass of the target over so many tokens, by length of the context (v: ÷ one token)"
+    title = "One pass of the target over a number of tokens, by length of the context (v: ÷ one token)"
     return Numbers(title, header, rows, together=3)
 
 

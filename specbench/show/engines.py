@@ -94,7 +94,7 @@ def agreement_lines(found: Iterable[Agreement]) -> Iterator[str]:
     for one in found:
         names = [str(cell.resolved.get("engine")) for cell in (one.one, one.other)]
         said = f"the same drafted tokens are accepted on {one.verdicts}"
-        said += f", on {one.counts} as many, and which is told by nobody" if one.counts else ""
+        said += f", on {one.counts} as many, and which ones is not reported" if one.counts else ""
         said += f", others on {one.different}: not the same draft, or rounding decides" if one.different else ""
         spec, prompts = one.one.spec, counted(one.prompts, "prompt")
         yield (

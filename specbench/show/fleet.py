@@ -16,8 +16,8 @@ from specbench.wording import counted, grouped
 NAMES = ("median", *(f"p{share:.0%}".rstrip("%") for share in SHARES[1:]))
 SECONDS = {"first_token": "first\ntoken", "per_token": "per\ntoken", "latency": "whole\nanswer"}
 NOTE = (
-    "played through with the measured seconds of steps, rounds and prompts: continuous batching, first come, first "
-    "served, a prompt read whole between two steps; no network, and no limit of memory but the slots"
+    "simulated with the measured seconds of steps, rounds and prompts: continuous batching, first come, first served, "
+    "a prompt read whole between two steps; no network, and no limit of memory but the slots"
 )
 
 

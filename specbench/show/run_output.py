@@ -241,7 +241,9 @@ def choosing(row: Row, rows: Sequence[Row]) -> list[str]:
         return []
     found = best_fixed(row, rows)
     beside = (
-        f"; {found[1]:+.1%} of time against {found[0]}, the best of its choices measured beside it" if found else ""
+        f"; {found[1]:+.1%} of time against {found[0]}, the best of its choices, which was measured as well"
+        if found
+        else ""
     )
     spent = formatted(number_in(row, "choosing_cost"), "+.1%")
     return [f"{cell_name(row, rows)}: chose {clean(row['chosen'], 200)}; the others cost {spent} of time{beside}"]
@@ -283,8 +285,8 @@ def form(row: Row) -> list[str]:
     if template == "not applied":
         way = "leave out --chat-template none" if row.get("chat_template") == "none" else "--chat-template always"
         return [
-            f"an instruct model has read plain text (prompt form {words}) without its chat template, which is not how "
-            f"it is used, and acceptance is another then: {way}"
+            f"an instruct model has read plain text (prompt form {words}) without its chat template, unlike in "
+            f"practice, which changes acceptance: {way}"
         ]
     whose = "the target's chat template" if template == "own" else f"the chat template {clean(template, 300)}"
     return [f"prompts in {whose}, prompt form {words}", *conversations(row)]
@@ -305,7 +307,7 @@ def stopping(row: Row) -> list[str]:
         return []
     reached = half_width(Interval(row["speedup"], row["speedup_low"], row["speedup_high"]))
     ended = "stopped" if reached <= row["until_ci"] else "had no more prompts"
-    asked = f"the speedup is known to ± {reached:.1%}, asked for ± {row['until_ci']:.1%}"
+    asked = f"the speedup is known to ± {reached:.1%}, requested ± {row['until_ci']:.1%}"
     return [f"{ended} after {row['prompts']} prompts: {asked} (looked only after 20, 30, 45 …)"]
 
 
@@ -324,7 +326,7 @@ def shared_time(row: Row) -> list[str]:
     more = "" if draws >= FEWEST else f" (--limit {FEWEST * per_draw(row['batch'], arrivals)} gives {FEWEST})"
     if arrivals is not None:
         return [f"requests of a turn wait for each other: the interval is {over}{more}"]
-    ends = f"; rows stood idle in {idle:.0%} of the passes: more prompts per turn (--limit)" if idle > IDLE else ""
+    ends = f"; rows were idle in {idle:.0%} of the passes: more prompts per turn (--limit)" if idle > IDLE else ""
     return [f"prompts of a batch of {row['batch']} share their time: the interval is {over}{more}{ends}"]
 
 
@@ -335,8 +337,8 @@ def held(row: Row) -> list[str]:
     if not found:
         return []
     return [
-        f"requests that waited, as {row['batch']} were under way, the most that may be: {' and '.join(found)}; waits "
-        "count: raise --batch, or lower --arrivals"
+        f"requests that waited because {row['batch']} were in flight, the limit: {' and '.join(found)}; waits count: "
+        "raise --batch, or lower --arrivals"
     ]
 
 
@@ -360,5 +362,5 @@ def near_ties(row: Row) -> list[str]:
     compared = row["prompts_compared"]
     return [
         f"{compared - row['prompts_identical']} of {compared} outputs differ from the baseline's where two tokens were "
-        f"as good as equal (top-2 gap {row['top2_gap']:.2g} ≤ 2 × noise {row['noise_floor']:.2g})"
+        f"nearly tied (top-2 gap {row['top2_gap']:.2g} ≤ 2 × noise {row['noise_floor']:.2g})"
     ]

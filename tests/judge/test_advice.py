@@ -60,7 +60,7 @@ def test_lookaheads_of_a_method_share_a_line() -> None:
 
 def test_what_is_compiled_already_is_not_told_to_be() -> None:
     (line,) = costly_verification([cell(tier_resolved="compile")])
-    assert line.endswith("anew: --dtype bfloat16 where the CPU multiplies it")
+    assert line.endswith("separately: --dtype bfloat16 where the CPU multiplies it")
 
 
 def test_experts_are_a_line_with_both_predictions_and_the_measured_v() -> None:

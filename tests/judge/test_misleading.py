@@ -71,7 +71,7 @@ def test_the_notes_of_a_run_have_it_and_those_of_a_sound_one_do_not() -> None:
 
 def test_a_draft_that_is_never_accepted_is_told_with_likely_causes() -> None:
     (line,) = rejected_drafts(NONE)
-    assert line.startswith("code, chain, K 4: next to nothing of the draft is accepted (alpha 0.010, 1.02 tokens")
+    assert line.startswith("code, chain, K 4: almost none of the draft is accepted (alpha 0.010, 1.02 tokens")
     assert "another family" in line
     assert "dtype" not in line
     assert "float16," not in line
@@ -101,7 +101,7 @@ def test_dtypes_are_a_cause_where_they_differ_or_overflow() -> None:
 def test_a_template_that_is_not_applied_is_the_first_cause_and_a_way_out_of_circles() -> None:
     plain = {"chat_template_resolved": "not applied"}
     assert "Likely causes: no chat template, which" in rejected_drafts({**NONE, **plain})[0]
-    assert "text: the chat template, fewer" in circles([{**LOOP, **plain}])[0]
+    assert "production: the chat template, fewer" in circles([{**LOOP, **plain}])[0]
     assert not [line for line in (*rejected_drafts(NONE), *circles([LOOP])) if "chat template" in line]
 
 
@@ -123,7 +123,7 @@ def test_the_notes_of_a_measured_run_have_it() -> None:
     trace = method_trace([0] * 64)
     poor = sample(method=type(trace)(tuple(range(64)), tuple(rounds), trace.seconds, 0.1, trace.spans))
     found = cell(poor, resolved={"drafted_by": "draft"})
-    assert [line for line in notes([found.row()]) if "next to nothing of the draft" in line]
+    assert [line for line in notes([found.row()]) if "almost none of the draft" in line]
 
 
 # --- the real thing ---------------------------------------------------------------------------------------------------

@@ -105,8 +105,8 @@ def test_the_page_has_every_series_once_with_its_cells_and_how_they_ended(tmp_pa
 def test_the_page_has_what_schedules_believed_with_its_numbers(tmp_path: Path) -> None:
     static, sure, _ = RUNS["schedules"]()
     page = page_of(write_run(tmp_path, [static, sure]))
-    assert page.text.count('aria-label="What was believed, and what was accepted') == 1
-    assert "0.6–0.7: 0.675 believed, 0.500 accepted, 4 tokens</li>" in page.text
+    assert page.text.count('aria-label="Predicted and observed acceptance') == 1
+    assert "0.6–0.7: 0.675 predicted, 0.500 accepted, 4 tokens</li>" in page.text
 
 
 # --- two runs ---------------------------------------------------------------------------------------------------------

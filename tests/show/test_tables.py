@@ -334,7 +334,7 @@ def test_notes_say_what_a_reader_must_know_besides() -> None:
     assert "code: 2 prompts: below 20" in notes(few)[-1]
     numeric = cell(*PAIR, lossless=Losslessness("numeric", 1, 2, 5, 1e-6, 2e-6))
     assert any(
-        "1 of 2 outputs differ from the baseline's where two tokens were as good as equal" in note
+        "1 of 2 outputs differ from the baseline's where two tokens were nearly tied" in note
         for note in notes(rows_of(numeric))
     )
 
@@ -342,20 +342,18 @@ def test_notes_say_what_a_reader_must_know_besides() -> None:
 @pytest.mark.parametrize(("goal", "said"), [(0.9, "stopped after 3 prompts"), (0.001, "had no more prompts after 3")])
 def test_a_run_until_an_interval_is_narrow_says_what_it_got(goal: float, said: str) -> None:
     samples = [sample(f"p{n}", accepted) for n, accepted in enumerate([(4, 2), (4, 1), (3, 2)])]
-    (note,) = [line for line in notes(rows_of(cell(*samples, until_ci=goal))) if "asked for" in line]
+    (note,) = [line for line in notes(rows_of(cell(*samples, until_ci=goal))) if "requested" in line]
     assert note.startswith(f"code: {said}")
-    assert f"asked for ± {goal:.1%}" in note
-    assert not [line for line in notes(rows_of(cell(*samples))) if "asked for" in line]
+    assert f"requested ± {goal:.1%}" in note
+    assert not [line for line in notes(rows_of(cell(*samples))) if "requested" in line]
 
 
 def test_requests_that_had_to_wait_for_a_slot_are_a_note() -> None:
     (found,) = rows_of(RUNS["servers"]()[1])
     waited = notes([found | {"requests_held": 1}])
-    assert any(
-        "requests that waited, as 8 were under way, the most that may be: 1 of the method" in one for one in waited
-    )
+    assert any("requests that waited because 8 were in flight, the limit: 1 of the method" in one for one in waited)
     assert any("wait for each other: the interval is over 3 turns (--limit 80 gives 5)" in one for one in waited)
-    assert not any("rows stood idle" in one for one in waited)
+    assert not any("rows were idle" in one for one in waited)
     assert not any("waited" in one or "wait for each other" in one for one in notes([found | {"arrivals": None}]))
 
 

@@ -60,7 +60,7 @@ def checked() -> None:
     )
     parts = [Part(role, "packed weights", 16_000_000_000) for role in LLAMAS]
     print_table("memory of cuda", memory_table(Fit("cuda", Demand(parts, 0, {}), 80_000_000_000, 10**9)))
-    say(Console(), ["memory is just enough, by a reckoning that may be wrong by a tenth: about 32 of 80 GB on cuda"])
+    say(Console(), ["memory is just enough, by an estimate that may be off by 10 %: about 32 of 80 GB on cuda"])
 
 
 def listed() -> None:

@@ -112,7 +112,7 @@ def run_part(path: Path) -> RunPart:
     """The report part of a run folder. UsageError if it is not one."""
     run = read_run(path)
     if not run.cells:
-        raise UsageError(f"no cell of {path} has begun: {resume_command(path)} begins with them")
+        raise UsageError(f"no cell of {path} has begun: {resume_command(path)} starts them")
     rows = [cell.row() for cell in run.cells]
     views, unread = traces(run.path)
     papers, foreign = certificates(run.path, rows)

@@ -30,8 +30,8 @@ NUMBERS = (
     ("GB of process", "peak_memory_host"),
 )  # fmt: skip
 UNTESTED = (
-    "The two runs did not ask the same question, so their difference is not tested: the numbers of cells with the same "
-    "data set, method and lookahead stand beside each other, and what else was different stands above."
+    "The two runs measured different things, so their difference is not tested: cells with the same data set, method "
+    "and lookahead are shown side by side, and what else was different is listed above."
 )
 
 

@@ -275,8 +275,8 @@ THROUGHPUT = Sheet(
 SPEEDUP_BATCH = Sheet(
     "speedup-against-batch",
     "Speedup against batch",
-    "Measured, with its 95 % interval. Dotted: the break-even batch, at which the costs measured in the largest "
-    "batch make it 1 if all rows are full; where rows stood idle (table), a short stream loses sooner.",
+    "Measured, with its 95 % interval. Dotted: the break-even batch, at which the costs measured in the largest batch "
+    "make it 1 if all rows are full; where rows were idle (table), a short stream loses sooner.",
     BATCH,
     "speedup over the baseline",
 )

@@ -41,7 +41,7 @@ TOKENS = Sheet(
     "tokens-against-c",
     "Tokens per round against cost",
     "Every trained shape, with its number of layers, after the first rung, when all have learned as much, at the best "
-    "lookahead of the best of them. Ringed: the Pareto front, where none is dearer and accepted less than another.",
+    "lookahead of the best of them. Ringed: the Pareto front, where no shape is dearer and less accepted than another.",
     "c (drafted token ÷ step of the target)",
     "tokens per round",
 )

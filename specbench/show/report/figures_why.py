@@ -55,14 +55,14 @@ WATERFALL = Sheet(
 DRAFTING = Sheet(
     "cost-of-drafting",
     "Cost of drafting",
-    "Median time to draft so many tokens, with quartiles, at each length of the context.",
+    "Median time to draft a number of tokens, with quartiles, at each length of the context.",
     "tokens drafted one after the other",
     "milliseconds",
 )
 PASSING = Sheet(
     "cost-of-a-pass",
     "Cost of a pass",
-    f"Median time of one forward pass over so many tokens, with quartiles, at each length of the context. As far as a "
+    f"Median time of a pass over a number of tokens, with quartiles, at each length of the context. As far as a "
     f"line stays below its dashed one ({FREE:g} × one token), more tokens are nearly free to verify.",
     "tokens in the pass",
     "milliseconds",
@@ -156,9 +156,9 @@ def curve(drawing: Drawing, rows: Sequence[Row], label: str, own: Mapping[str, A
 MOST = 60  # maximum number of categories
 CELLS = len(MARKERS)  # maximum number of cells: as many as have distinct colours and markers
 NOTE = (
-    "Ratio of totals over the prompts of a category, with its 95 % interval over them; the number of prompts stands in "
-    "brackets. A category with one prompt is not drawn: one prompt is no category. An interval that leaves the figure "
-    f"is one of fewer than {FEWEST} prompts, which says little."
+    "Ratio of totals over the prompts of a category, with its 95 % interval over them; the number of prompts is in "
+    f"brackets. A category with one prompt is not drawn. An interval that leaves the figure has fewer than {FEWEST} "
+    "prompts and is not reliable."
 )
 CATEGORIES = {  # by their columns
     "speedup": Sheet("by-category", "Speedup by category", NOTE, "speedup over the baseline", ""),
@@ -231,8 +231,8 @@ FLAGS = (("", BLUE, "o", "usual"), ("mild", YELLOW, "^", "mild outlier"), ("seve
 OVER_TIME = Sheet(
     "over-time",
     "Speedup of every prompt, in time",
-    "Baseline ÷ method seconds per token, one point per decoded prompt. A trend, steps or a rising load "
-    "average say that the machine was not steady. Outliers are marked, never dropped.",
+    "Baseline ÷ method seconds per token, one point per decoded prompt. A trend, steps or a rising load average show "
+    "that the machine was not steady. Outliers are marked, never dropped.",
     "turn (prompts in the order in which they were decoded)",
     "speedup",
 )
@@ -279,12 +279,11 @@ def load(axes: Axes, samples: Sequence[Row]) -> None:
 
 RELIABILITY = Sheet(
     "reliability",
-    "What was believed, and what was accepted",
-    "Drafted tokens that were judged, by what the schedule held the chance of their acceptance to be, in tenths: the "
-    "mean belief across, the share accepted up, and below how many they are. On the dashed line a belief is exact; "
-    "above it, too small. ECE: the mean distance from that line; in brackets, what luck makes of it where beliefs are "
-    "exact.",
-    "believed chance of acceptance",
+    "Predicted and observed acceptance",
+    "Judged drafted tokens by the acceptance that the schedule predicted, in tenths: the mean prediction across, the "
+    "share accepted up, and the number of tokens below. On the dashed line a prediction is exact; above it, too low. "
+    "ECE: the mean distance from that line; in brackets, the ECE that chance gives to exact predictions.",
+    "predicted chance of acceptance",
     "accepted",
     height=4.6,
 )
@@ -303,7 +302,7 @@ class Curve:
     def tip(self, row: Row) -> str:
         """The text of a point."""
         return (
-            f"{short(self.name, 60)}, {row['low']:.1f}–{row['high']:.1f}: {row['believed']:.3f} believed, "
+            f"{short(self.name, 60)}, {row['low']:.1f}–{row['high']:.1f}: {row['believed']:.3f} predicted, "
             f"{row['accepted']:.3f} accepted, {row['tests']:,} tokens"
         )
 
