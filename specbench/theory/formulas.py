@@ -109,7 +109,7 @@ def accepted_per_drafted(alpha: float, k: int) -> float:
 def check_share(name: str, value: float) -> None:
     """ValueError unless the value is in [0, 1]."""
     if not 0 <= value <= 1:  # written so that NaN fails too
-        raise ValueError(f"{name} must lie in [0, 1], got {value}")
+        raise ValueError(f"{name} must be in [0, 1], got {value}")
 
 
 def check_cost(name: str, value: float) -> None:

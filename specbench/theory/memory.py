@@ -174,8 +174,8 @@ class Fit:
         """Why it does not fit and which settings would, in one line."""
         if self.holds(self.total):
             return (
-                f"reading the weights takes about {gigabytes(self.demand.loading)} of the host's memory, of which "
-                f"{gigabytes(self.host or 0)} are free: end what else runs there"
+                f"reading the weights takes about {gigabytes(self.demand.loading)} of the host's memory, and "
+                f"{gigabytes(self.host or 0)} are free: end other programs there"
             )
         listed = ", ".join(f"{part.role} {part.kind} {gigabytes(part.size)}" for part in self.demand.parts)
         return (

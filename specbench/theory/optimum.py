@@ -126,7 +126,7 @@ def alpha_from_tokens(tokens_per_round: float, k: int) -> float:
     ValueError if K is below 1 (one token per round at every alpha) or tokens_per_round is outside [1, K + 1]."""
     check_drafts("alpha from tokens per round", k)
     if not 1 <= tokens_per_round <= k + 1:
-        raise ValueError(f"tokens per round must lie in [1, K + 1] = [1, {k + 1}], got {tokens_per_round}")
+        raise ValueError(f"tokens per round must be in [1, K + 1] = [1, {k + 1}], got {tokens_per_round}")
     low, high = 0.0, 1.0
     while low < (middle := (low + high) / 2) < high:
         if expected_tokens(middle, k) < tokens_per_round:

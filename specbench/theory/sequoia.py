@@ -49,7 +49,7 @@ class Search:
         """The dynamic programme; `nodes` and `depth` at least 1. ValueError if an argument is out of range."""
         if not acceptance or not all(0 <= chance <= 1 for chance in acceptance) or sum(acceptance) > 1 + 1e-9:
             shown = list(acceptance)
-            raise ValueError(f"acceptance: chances of siblings lie in [0, 1], together at most 1, got {shown}")
+            raise ValueError(f"acceptance: chances of siblings must be in [0, 1], together at most 1, got {shown}")
         if min(nodes, depth) < 1:
             raise ValueError(f"a tree has at least one node and one level, got {nodes} and {depth}")
         subtree = [(NEVER, 1.0, *[NEVER] * nodes)]

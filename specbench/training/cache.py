@@ -28,7 +28,7 @@ LARGEST = 64 << 20  # bytes of a manifest
 SIZE = 1 << 20  # tokens per file: 4 MB
 TOGETHER = 1024  # rows counted at once
 HELD_OUT = np.uint64(int(0.05 * 2**64))  # prompts with a key below this are held out: about 5 %
-REMEDY = "delete this folder to make it anew, or give another one"
+REMEDY = "delete this folder to build it again, or give another one"
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 Positive = Annotated[int, Field(ge=1)]
 
@@ -112,7 +112,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(read_whole(folder / FILE, LARGEST))
     except FileNotFoundError:
-        raise UsageError(f"{clean_path(folder)} is no token cache: it has no {FILE}") from None
+        raise UsageError(f"{clean_path(folder)} is not a token cache: it has no {FILE}") from None
     except OSError as error:
         raise UsageError(f"cannot read {shown}: {error.strerror or first_line(error)}") from error
     except ValidationError as error:
@@ -283,7 +283,7 @@ class TokenCache:
         refuse_other(path, manifest.origin, expected)
         if not manifest.complete:
             raise UsageError(
-                f"the token cache {clean_path(path)} was not finished: the command that began it goes on with it"
+                f"the token cache {clean_path(path)} was not finished: the command that began it continues it"
             )
         if not manifest.rows:
             raise UsageError(f"the token cache {clean_path(path)} has no text to learn from; give data with text")
@@ -413,5 +413,5 @@ def write_manifest(path: Path, manifest: Manifest) -> Manifest:
 def writing_to(path: Path) -> AbstractContextManager[None]:
     return writing(
         f"the token cache {clean_path(path)}",
-        "free some space, or give another folder; what is written stays, and the same command goes on with it",
+        "free some space, or give another folder; what is written stays, and the same command continues",
     )

@@ -205,7 +205,7 @@ def read_checkpoint(path: Path, take: Callable[[dict[str, Any], Path], T]) -> T:
         return take(json.loads(read_whole(path / STATE)), path)
     except Exception as error:  # truncated or forged files: json, pickle, safetensors and torch differ
         raise UsageError(
-            f"cannot go on from {path}: {first_line(error)}; remove it to begin again, or give another --output"
+            f"cannot continue from {path}: {first_line(error)}; remove it to begin again, or give another --output"
         ) from error
 
 

@@ -271,7 +271,7 @@ def mtp_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]:
     tensors, normed = (mtp_fresh(target, asked.seed), True) if asked.begin is None else mtp_taken(asked, target)
     config = module_config(target, experts=ROUTER in tensors)
     if any(windows_of(config).values()):
-        raise UnusableModelError("the layers of this target look through windows: train an EAGLE-3 head for it")
+        raise UnusableModelError("the layers of this target use sliding-window attention: train an EAGLE-3 head for it")
     return Layout(mtp_described(network, asked, normed), "model.safetensors", mtp_stored), tensors
 
 
@@ -329,7 +329,7 @@ def mtp_taken(asked: Asked, target: Borrowed) -> tuple[dict[str, Tensor], bool]:
     if module.embed_tokens is not None or module.lm_head is not None:
         raise UnusableModelError(
             f"{asked.begin.name}: it has an embedding or an output of its own, for which the format of speculators has "
-            "no place: only modules that use their target's can learn on"
+            "no place: only modules that use their target's can be trained further"
         )
     found = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
     if module.hidden_first and not hidden_first(SPECULATORS, target):

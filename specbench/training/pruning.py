@@ -150,7 +150,8 @@ def read(network: Any, texts: Sequence[Sequence[int]]) -> int:
     """Run the texts through a network, one after the other; returns their number of tokens. UsageError without any."""
     texts = [list(text) for text in texts if len(text)]
     if not texts:
-        raise UsageError("what matters in a target is measured on texts, and there are none: give it some, or keep "
+        raise UsageError("the importance of a target's parts is measured on texts, and no texts were given: give it "
+            "some, or keep "
                          "layers evenly and all of its width")  # fmt: skip
     for text in texts:
         network(input_ids=torch.tensor([text], device=network.device), use_cache=False, logits_to_keep=1)

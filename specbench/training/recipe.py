@@ -36,31 +36,32 @@ class Recipe(BaseModel):
         "Training", "training", "Learn the tokens of prompts, too, and not of answers alone.",
         flags=("--learn-prompts/--learn-answers",))] = False
     tokens: Annotated[int, Field(ge=1, le=10**12), Setting(
-        "Training", "training", "How many tokens are learned, repetitions of the data counted.")] = 1_000_000
+        "Training", "training", "Number of tokens to train on, repetitions of the data counted.")] = 1_000_000
     rows: Annotated[int, Field(ge=1, le=65536), Setting(
-        "Training", "training", "Sequences of a pass, on every device.")] = 8
+        "Training", "training", "Sequences per pass, on every device.")] = 8
     length: Annotated[int, Field(ge=2, le=10**7), Setting(
-        "Training", "training", "Tokens of a sequence at most; of a longer one a part is learned.")] = 256
+        "Training", "training", "Maximum tokens per sequence; of a longer one a part is learned.")] = 256
     accumulation: Annotated[int, Field(ge=1, le=10**6), Setting(
-        "Training", "training", "Passes of one optimiser step.")] = 1
+        "Training", "training", "Passes per optimiser step.")] = 1
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False), Setting(
         "Training", "training", "Highest learning rate.")] = 1e-3
     warmup: Annotated[float, Field(ge=0, lt=1), Setting(
-        "Training", "training", "Share of the run in which the rate rises.", flags=("--rate-warmup",))] = 0.05
+        "Training", "training", "Share of the run for learning-rate warm-up.", flags=("--rate-warmup",))] = 0.05
     decay: Annotated[float, Field(ge=0, le=1), Setting("Training", "training", "Weight decay of AdamW.")] = 0.01
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False), Setting(
-        "Training", "training", "Largest norm of a gradient.")] = 1.0
+        "Training", "training", "Gradient clipping: largest norm of a gradient.")] = 1.0
     precision: Annotated[Literal["float32", "bfloat16"], Setting(
-        "Training", "training", "What passes compute in; weights are kept in float32.")] = "float32"
+        "Training", "training", "Dtype of the passes; weights are kept in float32.")] = "float32"
     evaluations: Annotated[int, Field(ge=1, le=10**6), Setting(
         "Training", "training", "How often the draft is judged on held-out text.")] = 20
     held_out: Annotated[int, Field(ge=1, le=10**6), Setting(
         "Training", "training", "Held-out sequences, evenly over the categories.")] = 64
     patience: Annotated[int, Field(ge=1, le=10**6), Setting(
-        "Training", "training", "Evaluations without a longer accepted length that end the run.")] = 5
+        "Training", "training", "Stop after this many evaluations without a longer accepted length.")] = 5
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False), Setting(
-        "Sampling", "law", "The temperature that will be decoded at.")] = 0.0
-    k: Annotated[int, Field(ge=1, le=512), Setting("Method", "lookahead", "The lookahead that is judged.")] = 4
+        "Sampling", "law", "Temperature of later decoding.")] = 0.0
+    k: Annotated[int, Field(ge=1, le=512), Setting("Method", "lookahead", "Lookahead at which the draft is "
+    "judged.")] = 4
     seed: Annotated[int, Field(ge=0, lt=2**63), Setting("Measuring", "draws", "Seed of every random choice.")] = 0
     # fmt: on
 

@@ -81,7 +81,7 @@ class States:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        advice = "free some space; what is there stays, and the same command goes on with it"
+        advice = "free some space; what is there stays, and the same command continues"
         with writing(f"the target's states to {self.place}", advice):
             yield
 

@@ -205,7 +205,7 @@ def answers_origin(
     """
     if samples > 1 and not spec.temperature:
         raise UsageError(
-            f"{samples} samples per prompt are all the same at temperature 0: give a --temperature, or take one"
+            f"{samples} samples per prompt are all the same at temperature 0: give a --temperature, or use one"
         )
     names = [*(setting.name for setting in group("law", RunSpec)), "max_new_tokens", "ignore_eos"]
     decoded: dict[str, Any] = {name: getattr(spec, name) for name in names}

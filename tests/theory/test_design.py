@@ -109,7 +109,7 @@ def test_acceptances_at_the_ends_of_their_range_can_be_fitted_and_others_are_ref
     found = fit_acceptance(depths, same, same, [0.0, 0.2, 0.5, 0.9, 1.0])
     assert found is not None
     assert 0 <= found.at(1, 1e6, 1e6) < found.at(16, 1e6, 1e6) <= 1
-    with pytest.raises(ValueError, match="alpha must lie in"):
+    with pytest.raises(ValueError, match="alpha must be in"):
         fit_acceptance(depths, same, same, [0.0, 0.2, 0.5, 0.9, 1.1])
 
 

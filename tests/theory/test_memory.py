@@ -66,7 +66,7 @@ def test_a_refusal_names_the_settings_that_fit_or_how_far_they_are_from_it() -> 
         "choose a smaller pair or a larger machine; even with small it is 16.0 GB"
     )
     assert not fit(40 * GB, host=GB).fits
-    assert "2.00 GB of the host's memory, of which 1.00 GB are free" in fit(40 * GB, host=GB).refusal
+    assert "2.00 GB of the host's memory, and 1.00 GB are free" in fit(40 * GB, host=GB).refusal
 
 
 def test_sizes_are_short() -> None:

@@ -227,13 +227,13 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("step-*/progress.json")
     for text in ("", "[]", "{", '{"curve": 3}'):
         path.write_text(text)
-        with pytest.raises(UsageError, match=r"cannot go on from .*remove it"):
+        with pytest.raises(UsageError, match=r"cannot continue from .*remove it"):
             train(llama(1, seed=1), Teacher(TEACHER), CACHE, few, kept)
 
 
 def test_a_device_in_a_checkpoint_is_not_read(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 3, {"step": 3}, lambda place: (place / "best").symlink_to("/dev/zero"))
-    with pytest.raises(UsageError, match=r"cannot go on from .*a pipe or a device"):
+    with pytest.raises(UsageError, match=r"cannot continue from .*a pipe or a device"):
         read_checkpoint(tmp_path / "step-000000003", lambda progress, place: (place / "best").open("rb").read(9))
 
 

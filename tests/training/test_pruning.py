@@ -161,8 +161,8 @@ def test_all_widths_are_cut_in_proportion(old: Widths, hidden: int, new: Widths)
         ("llama", {"hidden": 7}, "a width of 7"),
         ("llama", {"layers": 3}, "keeps 1 to 2 of the layers"),
         ("llama", {"layers": 0}, "keeps 1 to 2 of the layers"),
-        ("llama", {"layers": 1, "keep": "importance", "texts": ()}, "measured on texts, and there are none"),
-        ("llama", {"hidden": 8, "texts": ([],)}, "measured on texts, and there are none"),
+        ("llama", {"layers": 1, "keep": "importance", "texts": ()}, "measured on texts, and no texts were given"),
+        ("llama", {"hidden": 8, "texts": ([],)}, "measured on texts, and no texts were given"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_in_one_line(name: str, asked: dict[str, Any], said: str) -> None:

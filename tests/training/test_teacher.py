@@ -201,7 +201,7 @@ def test_a_disk_that_fills_up_is_one_line_and_leaves_the_checkpoints(
     run = distil.Run(llama(1, seed=1), kept, text, Recipe(tokens=400, rows=4), None, distil.silent)
     run.evaluate()
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(UsageError, match=r"cannot write the target's states.*No space left.*goes on with it"):
+    with pytest.raises(UsageError, match=r"cannot write the target's states.*No space left.*command continues"):
         run.step()
 
 

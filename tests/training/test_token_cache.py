@@ -229,7 +229,7 @@ def largest_file() -> Iterator[Callable[[int], None]]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"target": "smollm2"}, "another target: demo there, smollm2 here; delete this folder to make it anew"),
+        ({"target": "smollm2"}, "another target: demo there, smollm2 here; delete this folder to build it again"),
         ({"revision": "f00d"}, "another revision of the target: c0ffee there, f00d here"),
         ({"weights": "int8"}, "another version of the target's weights: as they are there, int8 here"),
         ({"tokenizer_sha256": "e" * 64}, "another tokenizer: aaaaaaaaaaaa there, eeeeeeeeeeee here"),
@@ -286,7 +286,7 @@ def test_what_is_damaged_is_named(tmp_path: Path) -> None:
         (path / FILE).write_text(text)
         assert said in complaint(path)
     (path / FILE).unlink()
-    assert "is no token cache: it has no manifest.json" in complaint(path)
+    assert "is not a token cache: it has no manifest.json" in complaint(path)
 
 
 @pytest.mark.parametrize(

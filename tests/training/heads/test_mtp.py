@@ -110,7 +110,9 @@ def test_a_module_that_is_fed_states_before_their_norm_stays_one(tmp_path: Path)
 
 def test_what_cannot_learn_is_refused(tmp_path: Path) -> None:
     assert "no MTP module can be made of a GPT2Block" in refusal_of(beginning, "mtp", network("gpt2", V), ASKED)
-    assert "layers of this target look through windows" in refusal_of(beginning, "mtp", network("mistral", V), ASKED)
+    assert "layers of this target use sliding-window attention" in refusal_of(
+        beginning, "mtp", network("mistral", V), ASKED
+    )
     net = network("qwen3-moe", V)
     net.save_pretrained(tmp_path)
     layer = net.get_decoder().layers[-1].state_dict()
