@@ -175,7 +175,7 @@ def attempt(failed: str, load: Callable[[], Any]) -> Any:
 def explained(error: Exception) -> str:
     """The message of a loading error, from its own words if they are useful."""
     if isinstance(error, UnpicklingError):  # torch's message advises running the code
-        return "damaged, or a pickle with more than tensors, whose code is not run: copy it again, or convert to safetensors"
+        return "damaged, or a pickle with code, which is never run: copy it again, or convert to safetensors"
     if isinstance(error, KeyError):
         return f"config.json has {error}, which transformers does not know"
     return first_line(error)
