@@ -81,7 +81,13 @@ class CheckedPair:
         """The columns that describe every resolved role, with the facts known after loading.
         `scale_model` names the roles that are scale models; it may be empty."""
         scaled = [f"{name} {label}" for name, role in self.roles.items() if (label := growth.label(role.config))]
-        found: dict[str, Any] = {"scale_model": ", ".join(scaled), **heads.vocabulary_columns(self.foreign)}
+        rules = [found.rule if name == "draft" else f"{name} {found.rule}" for name, found in self.foreign.items()]
+        shared = [found.shared for found in self.foreign.values()]
+        found: dict[str, Any] = {
+            "scale_model": ", ".join(scaled),
+            "vocabulary_resolved": ", ".join(rules),
+            "vocabulary_shared": "; ".join(shared),
+        }
         for name, role in self.roles.items():
             found |= {
                 f"{name}_source": shipped_source(role.checkpoint.place),
@@ -97,7 +103,9 @@ class CheckedPair:
 def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> CheckedPair:
     """Read configurations and tokenizers. Raises UsageError or UnusableModelError if they do not fit."""
     spec, named, checkpoints = specs[0], named_by(specs), checkpoints_of(specs)
-    refuse_missing(checkpoints, spec)
+    lacking = [reason for name, checkpoint in checkpoints.items() if (reason := unavailable(name, checkpoint))]
+    if lacking := [*lacking, *lacking_extras(checkpoints, spec)]:
+        raise MissingError(lacking)
     target = role_of("target", spec, spec.dtype, device, tier)
     loading.refuse_unable(target.checkpoint, target.config, target.dtype, device, target.how)
     alone = CheckedPair(device, {"target": target}, {}, check.context_length(target.config), ())
@@ -121,14 +129,6 @@ def checkpoints_of(specs: Sequence[RunSpec]) -> dict[str, names.Checkpoint]:
     """The checkpoints of the roles of some specs, the target's first."""
     names = {names[-1] for names in named_by(specs).values()} - {"target"}
     return {name: checkpoint_of(name, specs[0]) for name in ("target", *sorted(names))}
-
-
-def refuse_missing(checkpoints: Mapping[str, names.Checkpoint], spec: RunSpec) -> None:
-    """MissingError if checkpoints can neither be found on this machine nor be fetched, or a
-    package that reads or quantises them is not installed."""
-    lacking = [found for name, checkpoint in checkpoints.items() if (found := unavailable(name, checkpoint))]
-    if lacking := [*lacking, *lacking_extras(checkpoints, spec)]:
-        raise MissingError(lacking)
 
 
 def lacking_extras(checkpoints: Mapping[str, names.Checkpoint], spec: RunSpec) -> list[Missing]:

@@ -23,8 +23,16 @@ TAKE_OPTIONS = (VLLM, LLAMA_CPP)
 
 def backend_for(specs: Sequence[RunSpec]) -> Backend:
     """The backend of one pair, checked without weights. Raises UsageError or UnusableModelError."""
-    refuse_options(specs)
-    refuse_arrivals(specs)
+    for engine in (engine for spec in specs for engine in engines(spec.engine_option)):
+        if engine not in TAKE_OPTIONS:
+            names = " or ".join(TAKE_OPTIONS)
+            raise UsageError(f"--engine-option: {engine[:60]!r} takes none{near(engine, TAKE_OPTIONS)}: name {names}")
+    for spec in specs:
+        if spec.arrivals is not None and spec.backend != server.NAME:
+            raise UsageError(
+                f"--arrivals: requests need a server, and --backend {(spec.backend or native.NAME)[:60]} has none: use "
+                f"--backend {server.NAME} with --url, or leave it out"
+            )
     name = specs[0].backend or native.NAME
     if name in BACKENDS:
         return BACKENDS[name](specs)
@@ -34,23 +42,3 @@ def backend_for(specs: Sequence[RunSpec]) -> Backend:
         raise UsageError(f"unknown --backend {name[:60]!r}{near(name, known)}: choose one of {', '.join(known)}")
     found: Backend = plugins.load(plugins.BACKENDS, name)(specs)
     return found
-
-
-def refuse_options(specs: Sequence[RunSpec]) -> None:
-    """UsageError for options of an engine that takes none."""
-    for name in (name for spec in specs for name in engines(spec.engine_option)):
-        if name not in TAKE_OPTIONS:
-            known = " or ".join(TAKE_OPTIONS)
-            raise UsageError(
-                f"--engine-option: {name[:60]!r} takes no engine options{near(name, TAKE_OPTIONS)}: name {known}"
-            )
-
-
-def refuse_arrivals(specs: Sequence[RunSpec]) -> None:
-    """UsageError for request arrival times with an engine that is not a server."""
-    for spec in specs:
-        if spec.arrivals is not None and spec.backend != server.NAME:
-            raise UsageError(
-                f"--arrivals: requests need a server, and --backend {(spec.backend or native.NAME)[:60]} has none: use "
-                f"--backend {server.NAME} with --url, or leave it out"
-            )

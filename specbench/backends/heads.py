@@ -168,10 +168,3 @@ def vocabulary_said(found: Vocabularies, context: int, longest: int) -> str:
     }[found.rule]
     reads = f"; it reads {context} of its own tokens only" if context < longest else ""
     return f"vocabulary {found.rule}: the {found.name} has another tokenizer; {found.shared}; {rule}{reads}"
-
-
-def vocabulary_columns(foreign: Mapping[str, Vocabularies]) -> dict[str, Any]:
-    """Columns: the rule of every such model, named if there are several, and the common tokens."""
-    rules = [found.rule if name == "draft" else f"{name} {found.rule}" for name, found in foreign.items()]
-    shared = [found.shared for found in foreign.values()]
-    return {"vocabulary_resolved": ", ".join(rules), "vocabulary_shared": "; ".join(shared)}

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from specbench.backends import heads
 from specbench.backends.base import Decode, Held, Loading, unseen
 from specbench.backends.checked import CheckedPair, agreeing
 from specbench.backends.memory import Estimate, demand_of, free_for
@@ -16,28 +17,24 @@ from specbench.backends.networks import (
     Wanted,
     complete,
     cut_words,
-    known_parts,
     modelled,
-    read_role,
+    read_weights,
     recurrent_notes,
-    scores_along,
 )
 from specbench.backends.roles import (
-    begin_anew,
     bounded,
     counted,
     depth_of,
     end_ids,
     form,
     known_in,
-    most_places,
     places,
     remarks_on,
     schedule_of,
     whatever_prompts,
 )
 from specbench.backends.tiers import Tier, eager_instead, frugal, opened
-from specbench.decoding.decode import decode, decode_batches
+from specbench.decoding.decode import begin, decode, decode_batches
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import drafts_with, learners, needs
 from specbench.decoding.methods import build
@@ -54,8 +51,9 @@ from specbench.models.execution.machine import give_back
 from specbench.models.network import packed
 from specbench.models.network.caches import OWN, Memory, Pool
 from specbench.models.network.experts import ENOUGH, Count, layers_with_experts
-from specbench.models.network.recurrent import Rollback, rollback_of
+from specbench.models.network.recurrent import Rollback, model_of, rollback_of
 from specbench.models.network.sampling import Sampling
+from specbench.models.scale import growth
 from specbench.settings import group
 from specbench.spec import RunSpec
 from specbench.theory.memory import Demand
@@ -164,12 +162,20 @@ class Native:
         self._longest = longest
         for name, role in self.pair.roles.items():
             width = self.joins.width(name)
-            loaded, self.rollbacks[name] = read_role(role, self.modules, width, role.device or self.device, watch)
+            # a head is read after its target
+            loaded, self.rollbacks[name] = (
+                read_weights(role, width, role.device or self.device, watch)
+                if role.head is None or not role.borrows
+                else (heads.load(role, role.head, self.modules["target"]), "position")
+            )
             self.modules[name], self.commits[name], self.weights[name] = loaded.model, loaded.commit, loaded.weights
             self.warnings += (*loaded.warnings, *recurrent_notes(name, self.rollbacks[name]))
             give_back()  # temporary memory of reading
         self.cut = complete(self.pair, self.modules, self.rollbacks, self.ends())
-        self.warnings += (*known_parts(self.cut), *runs_on(self.tokenizer, self.ends()))
+        self.warnings += (
+            *[f"the {name} knows {what}, and drafts no other" for name, what in self.cut.items()],
+            *runs_on(self.tokenizer, self.ends()),
+        )
 
     def unload(self) -> None:
         self._twins = packed.Twins()
@@ -259,7 +265,9 @@ class Native:
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
         arm, tier = self.arm(spec, max(longest, self._longest)), self.tier
         known = known_in(self.modules, () if self.pair.foreign else drafts_with(spec.method), self.width)
-        begin_anew(arm.method)
+        # clear what it carries from earlier prompts
+        if (carried := arm.method.carries) is not None:
+            carried.forget()
 
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
             nonlocal arm, tier
@@ -299,7 +307,9 @@ class Native:
         if (known := self._arms.get(same)) and length <= known.rounds.length:
             return known
         clock, eos = clock_for(self.device), self.eos(spec)
-        memory = self._pool.share(length, most_places(spec, self.specs, longest, self.costs))
+        # the most of all that share this baseline
+        together = {spec, *(one for one in self.specs if one.baseline == spec.baseline)}
+        memory = self._pool.share(length, max(places(one, longest, self.costs) for one in together))
         method = self.method(spec, clock, memory=memory)
         clock.start()  # parts timed while a round is compiled or captured belong to this clock
         source = self.source(spec, [0] * spec.batch)
@@ -309,4 +319,9 @@ class Native:
         return arm
 
     def scores(self, ids: Sequence[int], start: int, block: int) -> torch.Tensor:
-        return scores_along(self.pair, self.passing()["target"], self.rollbacks["target"], ids, start, block)
+        context = begin([list(ids[:start])], len(ids) - start, block, [], self.pair.device)
+        context.seq[0, : len(ids)] = torch.tensor(list(ids), device=self.pair.device)
+        model = model_of(self.rollbacks["target"], self.passing()["target"], Sampling(), self.pair.width)
+        # logits set to −∞ would hide the noise of real ones
+        known = growth.vocabulary(self.pair.roles["target"].config)
+        return model.read(context, len(ids) - start, block)[:, :known]

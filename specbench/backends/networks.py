@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.backends import heads
 from specbench.backends.base import Loading, unseen
 from specbench.backends.checked import CheckedPair
 from specbench.backends.heads import joined_in
 from specbench.backends.roles import Role, form
-from specbench.decoding.decode import begin
 from specbench.decoding.drafters.strings import Strings
 from specbench.decoding.method_files import LEARNS, learners, leaves, needs, read_method
 from specbench.decoding.protocols import Drafter, Model
@@ -34,7 +32,6 @@ from specbench.models.network.recurrent import Recurrent, Rollback, model_of, ro
 from specbench.models.network.reduced import known_tokens, reduce_head
 from specbench.models.network.sampling import Sampling
 from specbench.models.network.skipping import cut_of, shares, with_layers
-from specbench.models.scale import growth
 from specbench.spec import RunSpec
 
 VIEWS = ("Streaming", "Retrieval")  # parts that look into the drafting model
@@ -46,15 +43,6 @@ GREEDY = Sampling(
 CHAINS = "baseline, chain, block, token-match, prompt-lookup, suffix-lookup, maxgram, jacobi"  # among those that work
 REPLAY = "rejected tokens are taken back by a copy of its state, and accepted ones read again: that is part of"
 SINGLE = "it continues from a state one token at a time only"
-
-
-def read_role(
-    role: Role, read: Mapping[str, Any], width: int, device: torch.device, watch: Loading
-) -> tuple[loading.Loaded, Rollback]:
-    """The network of a role, possibly a head, which is read after its target: `read` has the networks read before."""
-    if role.head is None or not role.borrows:
-        return read_weights(role, width, device, watch)
-    return heads.load(role, role.head, read["target"]), "position"
 
 
 def read_weights(
@@ -113,11 +101,6 @@ def cut_words(cut: Mapping[str, str]) -> str:
     """The cuts of --draft-vocabulary as a column: the same for all drafts of a run. A method
     that names a cut draft describes its own."""
     return "; ".join(dict.fromkeys(what for name, what in cut.items() if cut_of(name) is None))
-
-
-def known_parts(cut: Mapping[str, str]) -> list[str]:
-    """The cuts, as notes."""
-    return [f"the {name} knows {what}, and drafts no other" for name, what in cut.items()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,17 +238,6 @@ def modelled(
     }
     heads = {name: None if name in models else modules[name] for name in pair.heads if name in named}
     return joined_in(joins.joined(sharing(models, named)), heads, wanted.depth)
-
-
-def scores_along(
-    pair: CheckedPair, network: Any, rollback: Rollback, ids: Sequence[int], start: int, block: int
-) -> torch.Tensor:
-    """See `Backend.scores`; `network` is the target of the pair."""
-    context = begin([list(ids[:start])], len(ids) - start, block, [], pair.device)
-    context.seq[0, : len(ids)] = torch.tensor(list(ids), device=pair.device)
-    model = model_of(rollback, network, Sampling(), pair.width)
-    known = growth.vocabulary(pair.roles["target"].config)  # logits set to −∞ would hide the noise of real ones
-    return model.read(context, len(ids) - start, block)[:, :known]
 
 
 def recurrent_roles(pair: CheckedPair) -> list[str]:

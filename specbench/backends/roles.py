@@ -20,7 +20,6 @@ from specbench.metrics import Trace
 from specbench.models.checkpoints import names
 from specbench.models.checkpoints.divided import AS_STORED, How
 from specbench.models.checkpoints.reduced import Cut
-from specbench.models.heads.parts import cuttable
 from specbench.models.heads.recognition import Head
 from specbench.models.heads.recursive import Recursive
 from specbench.models.network.causal import Causal
@@ -119,12 +118,7 @@ def stands_for(name: str, given: Mapping[str, str]) -> str | None:
     if (base := base_of(name)) != name:
         return base
     text = given.get(name, "")
-    return text if is_layers(text, {*PAIR_ROLES, *given}) else None
-
-
-def is_layers(text: str, known: Collection[str]) -> bool:
-    """Whether a text names layers of a known model rather than a checkpoint."""
-    return base_of(text) != text and base_of(text) in known
+    return text if base_of(text) != text and base_of(text) in {*PAIR_ROLES, *given} else None
 
 
 def cuts_of(trails: Mapping[str, Sequence[str]], roles: Mapping[str, Role], spec: RunSpec) -> dict[str, list[Cut]]:
@@ -141,7 +135,12 @@ def cuts_of(trails: Mapping[str, Sequence[str]], roles: Mapping[str, Role], spec
         if shares(name):
             raise UsageError(f"--draft-vocabulary {asked[0]}: {name} shares its passes with the target: leave it out")
         role = roles[trails.get(name, [name])[-1]]
-        if role.borrows and role.head is not None and not cuttable(role.head.hollow):
+        # one output for all drafted tokens, one token after the other
+        if (
+            role.borrows
+            and role.head is not None
+            and not (not role.head.hollow.at_once and hasattr(role.head.hollow, "lm_head"))
+        ):
             what = f"{role.head.head.name} ({role.head.head.words})"
             raise UsageError(
                 f"--draft-vocabulary: {what} has no single output that could be cut and drafts token by token: train "
@@ -169,7 +168,10 @@ def _named_checkpoint(role: str, spec: RunSpec) -> names.Checkpoint:
     if role == "target":
         return names.resolve(spec.target, spec.target_revision)
     if role == "draft":
-        return names.resolve(draft_name(spec), spec.draft_revision)
+        name = spec.draft or names.default_draft(spec.target)
+        if name is None:
+            raise UsageError(undrafted(spec.target))
+        return names.resolve(name, spec.draft_revision)
     return names.resolve(dict(spec.model)[role])
 
 
@@ -178,14 +180,6 @@ def how_of(role: str, spec: RunSpec) -> How:
     if role == "target":
         return How(spec.quantize, spec.attn_implementation, spec.device_map, spec.tensor_parallel)
     return How(spec.draft_quantize, spec.attn_implementation)
-
-
-def draft_name(spec: RunSpec) -> str:
-    """The draft named in a spec, or the usual one of its target."""
-    name = spec.draft or names.default_draft(spec.target)
-    if name is None:
-        raise UsageError(undrafted(spec.target))
-    return name
 
 
 def undrafted(target: str) -> str:
@@ -264,12 +258,6 @@ def carries(spec: RunSpec) -> str:
     return "" if carried is None else type(carried).__name__
 
 
-def begin_anew(method: Speculate) -> None:
-    """Clear the state that a method carries from earlier prompts."""
-    if (carried := method.carries) is not None:
-        carried.forget()
-
-
 def remarks_on(method: Speculate) -> tuple[str, ...]:
     """Remarks on the state that a method carries, each once."""
     if (carried := method.carries) is None:
@@ -340,9 +328,3 @@ def whatever_prompts(spec: RunSpec) -> RunSpec:
 def places(spec: RunSpec, longest: int, costs: Costs | None) -> int:
     """The slots of a spec's sequences after prompts of up to `longest` tokens."""
     return buffer_length(longest, spec.max_new_tokens, form(bounded(spec), costs).drafter.room)
-
-
-def most_places(spec: RunSpec, specs: Sequence[RunSpec], longest: int, costs: Costs | None) -> int:
-    """The same for the spec that needs the most among those that share a baseline with this one."""
-    together = {spec, *(one for one in specs if one.baseline == spec.baseline)}
-    return max(places(one, longest, costs) for one in together)

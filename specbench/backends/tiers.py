@@ -144,7 +144,10 @@ class Tier:
             self._widths(method, context, source)
         places = context.seq.shape[1] - method.drafter.room - 2
         for number in range(TEXTS + AGAIN):
-            made, prompt = self._gate.made, made_up(number, places)
+            length = (2, places // 2, places - NEW)[number % TEXTS]
+            random = torch.Generator().manual_seed(number)
+            ids: list[int] = torch.randint(2, (max(2, min(length, places - 1)),), generator=random).tolist()
+            made, prompt = self._gate.made, ids
             new = min(NEW, places - len(prompt))
             decode(method, [prompt] * context.rows, new=new, eos=(), rng=source, device=self.device, rounds=rounds)
             if number >= TEXTS and self._gate.made == made:
@@ -158,14 +161,6 @@ class Tier:
         for width in range(method.drafter.depth + 1):
             method.model.probs(context, TokenTree.chain(context.seq.new_zeros((context.rows, width))))
         method.drafter.propose(replace(context, last=context.last + 2), 2, source)
-
-
-def made_up(number: int, places: int) -> list[int]:
-    """The prompt of a synthetic text for this many slots: short, long, or of half the length, in turn."""
-    length = (2, places // 2, places - NEW)[number % TEXTS]
-    random = torch.Generator().manual_seed(number)
-    ids: list[int] = torch.randint(2, (max(2, min(length, places - 1)),), generator=random).tolist()
-    return ids
 
 
 def choose(specs: Sequence[RunSpec], device: torch.device) -> tuple[compiled.Name, str]:

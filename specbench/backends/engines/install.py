@@ -64,7 +64,13 @@ def building(folder: Path, overwrite: bool) -> Iterator[Path]:
     try:
         venv.create(made, with_pip=True, symlinks=sys.platform != "win32")
         yield made
-        move_scripts(made, folder)
+        # scripts name their folder: point them to the final one
+        old, new = (os.fsencode(path.absolute()) for path in (made, folder))
+        for file in python_of(made).parent.glob("*"):
+            if file.is_file() and not file.is_symlink():
+                content = file.read_bytes()
+                if old in content and b"\0" not in content:  # skip binaries
+                    file.write_bytes(content.replace(old, new))
         swap(made, folder)
     except (OSError, subprocess.CalledProcessError) as error:
         raise UnusableModelError(f"cannot install to {clean_path(folder)}: {first_line(error)}") from error
@@ -83,16 +89,6 @@ def refuse_there(folder: Path, overwrite: bool) -> None:
         )
     if not overwrite:
         raise UsageError(f"{clean_path(folder)} already exists: add --overwrite to replace it")
-
-
-def move_scripts(made: Path, folder: Path) -> None:
-    """Point the scripts of an environment to its final folder."""
-    old, new = (os.fsencode(path.absolute()) for path in (made, folder))
-    for file in python_of(made).parent.glob("*"):
-        if file.is_file() and not file.is_symlink():
-            content = file.read_bytes()
-            if old in content and b"\0" not in content:  # skip binaries
-                file.write_bytes(content.replace(old, new))
 
 
 def swap(made: Path, folder: Path) -> None:
@@ -151,12 +147,6 @@ def requirements(folder: Path) -> list[str]:
     assert found is not None, "it was installed just before"
     wanted = [line for line in found.requires or () if "extra ==" not in line]
     return [line for line in wanted if re.split(r"[^\w-]", line)[0].lower() not in NEEDLESS]
-
-
-def vllm_version(python: Path) -> str:
-    """The vLLM package and version of a Python."""
-    found = installed(python.parent.parent)
-    return f"{found.name} {found.version}" if found else "an unknown version"
 
 
 def installed(folder: Path) -> Distribution | None:

@@ -59,7 +59,10 @@ class LlamaCpp:
 
     def start(self, spec: RunSpec, pair: CheckedPair, places: int) -> Start:
         refuse_settings(LLAMA_CPP, spec)
-        threads, cache = str(torch.get_num_threads()), cache_of(pair)
+        kept = str(pair.roles["target"].dtype).removeprefix("torch.")
+        if kept not in CACHES:
+            raise UsageError(f"--backend {LLAMA_CPP}: --dtype {kept}: use {', '.join(CACHES)}")
+        threads, cache = str(torch.get_num_threads()), CACHES[kept]
         refuse_files("target", pair)
         more = of_engine(spec.engine_option, self.name)
         options = {
@@ -250,14 +253,6 @@ def file_of(name: str, pair: CheckedPair) -> Path:
     if role.checkpoint.file:
         return folder / role.checkpoint.file
     return gguf_of(role.checkpoint.name, found, role.config, role.tokenizer, role.dtype, own_place() / "gguf")
-
-
-def cache_of(pair: CheckedPair) -> str:
-    """The type of cached keys and values. UsageError for an unsupported dtype."""
-    name = str(pair.roles["target"].dtype).removeprefix("torch.")
-    if name not in CACHES:
-        raise UsageError(f"--backend {LLAMA_CPP}: --dtype {name}: use {', '.join(CACHES)}")
-    return CACHES[name]
 
 
 def notes_on(spec: RunSpec, pair: CheckedPair) -> Sequence[str]:

@@ -10,7 +10,7 @@ import torch
 from specbench.backends.base import drafting, refuse_settings
 from specbench.backends.checked import CheckedPair
 from specbench.backends.engines.external import Apart, Decoded, Finished, Request, Start, files_of, opened, refuse_ours
-from specbench.backends.engines.install import VLLM, vllm_python, vllm_version
+from specbench.backends.engines.install import VLLM, installed, vllm_python
 from specbench.backends.engines.process import Child
 from specbench.backends.memory import Estimate
 from specbench.errors import UnusableModelError, UsageError
@@ -83,7 +83,9 @@ class Vllm:
         return "eager" if spec.tier == "eager" else "compile"  # vLLM's default
 
     def notes(self, spec: RunSpec, pair: CheckedPair) -> Sequence[str]:
-        return (vllm_version(self.python), *notes_on(spec, pair, speculation(spec, pair)))
+        found = installed(self.python.parent.parent)
+        version = f"{found.name} {found.version}" if found else "an unknown version"
+        return (version, *notes_on(spec, pair, speculation(spec, pair)))
 
 
 @dataclass(frozen=True)
