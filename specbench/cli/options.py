@@ -202,7 +202,11 @@ def launch(given: Given, axes: Collection[str] | None, **defaults: Any) -> None:
             return
         defaults |= QUICK if given.get("quick") else {}
         chosen = with_lists({**defaults, **shared_out(), **settings})
-        refuse_lists(chosen, given, axes)
+        lists = [name for name, value in chosen.items() if isinstance(value, list)]
+        allowed = {*(axes or ()), *preset_of(given)}
+        if axes is not None and (wrong := [name for name in lists if name not in allowed]):
+            where = wrong[0] if wrong[0] not in given and "config" in given else f"--{wrong[0].replace('_', '-')}"
+            raise UsageError(f"{where} takes one value here, not a list: use specbench sweep with a grid file")
         from specbench.jobs.output import output_of
 
         output, cells = output_of(chosen, given), cells_of(chosen, given)
@@ -265,15 +269,6 @@ def read_config(path: Path | None) -> dict[str, Any]:
     if len(found) < len(content):
         raise UsageError(f"{path}: a key occurs twice, with - and with _")
     return found
-
-
-def refuse_lists(chosen: dict[str, Any], given: Given, axes: Collection[str] | None) -> None:
-    """Raise UsageError for a list if a command takes one value."""
-    lists = [name for name, value in chosen.items() if isinstance(value, list)]
-    allowed = {*(axes or ()), *preset_of(given)}
-    if axes is not None and (wrong := [name for name in lists if name not in allowed]):
-        where = wrong[0] if wrong[0] not in given and "config" in given else f"--{wrong[0].replace('_', '-')}"
-        raise UsageError(f"{where} takes one value here, not a list: use specbench sweep with a grid file")
 
 
 def cells_of(settings: dict[str, Any], given: Given) -> list[RunSpec]:

@@ -33,7 +33,7 @@ from specbench.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from specbench.jobs.training.data import Source
-    from specbench.jobs.training.start import Beginning, HeadStart, MtpStart, PardStart, Start
+    from specbench.jobs.training.start import Beginning, HeadStart, MtpStart, PardStart
     from specbench.jobs.training.train import Draft
 
 BEGIN, DATA, TRAINING, OUTPUT = "Start", "Data", "Training", "Output"
@@ -253,17 +253,6 @@ def target_settings(given: Given) -> dict[str, Any]:
     return {name: value for name, value in settings_in(given).items() if name not in OWN_NAMES}
 
 
-def start_of(given: Given) -> "Start":
-    """The starting point of a draft."""
-    from specbench.jobs.training.start import Start
-
-    names = ("begin", "layers", "hidden", "intermediate", "heads", "kv_heads", "keep")
-    found: dict[str, Any] = {name: given[name] for name in names if name in given}
-    if "parameters" in given:
-        found["parameters"] = parse_size(given["parameters"], "--parameters")
-    return Start(**found, vocabulary=given.get("draft_vocabulary"))
-
-
 def source_of(given: Given) -> "Source":
     """The training data."""
     from specbench.data.sources import full_name
@@ -320,7 +309,13 @@ def head_of(given: Given) -> "HeadStart | MtpStart | PardStart":
 
 def draft_of(given: Given) -> "Draft":
     """The requested training of a network."""
-    return training_of(given, start_of(given))
+    from specbench.jobs.training.start import Start
+
+    names = ("begin", "layers", "hidden", "intermediate", "heads", "kv_heads", "keep")
+    found: dict[str, Any] = {name: given[name] for name in names if name in given}
+    if "parameters" in given:
+        found["parameters"] = parse_size(given["parameters"], "--parameters")
+    return training_of(given, Start(**found, vocabulary=given.get("draft_vocabulary")))
 
 
 def training_of(given: Given, start: "Beginning") -> "Draft":
