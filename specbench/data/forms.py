@@ -62,18 +62,6 @@ def chosen_column(name: str, rows: Sequence[DataRow], column: str | None, templa
     return column
 
 
-def instruction_form(dataset: str, rows: Sequence[DataRow], column: str) -> Form | None:
-    """The form in which rows are messages to a chat model; None for plain text, which is continued.
-
-    Messages are conversations (a column `turns`, or lists in any other), articles, questions, functions to complete.
-    """
-    if column == "turns" or any(isinstance(row.get(column), list) for row in rows):
-        return Form("turns", f"{{{column}}}")
-    if column == "prompt" and (dataset in FUNCTIONS or any("entry_point" in row for row in rows)):
-        return HUMANEVAL
-    return INSTRUCTIONS.get(column)
-
-
 def plain_form(column: str) -> Form:
     """The form of a prompt that is continued without changes."""
     return PLAIN.get(column, Form("text", f"{{{column}}}"))
@@ -168,7 +156,13 @@ def applied_to(name: str, asked: ChatSettings, instructions: bool) -> Applied | 
     if asked.chat is None:
         raise UsageError("--chat-template: this backend takes plain text only")
     applied = Applied(*found, asked.system, asked.thinking)
-    check_places(asked.chat, applied)
+    written = applied.ids(asked.chat, PROBE)
+    if applied.system and written == Applied("", applied.template, None, applied.thinking).ids(asked.chat, PROBE):
+        raise UsageError("--system: the chat template has no place for a system message; leave it out")
+    if applied.thinking is not None:
+        other = Applied("", applied.template, applied.system, not applied.thinking).ids(asked.chat, PROBE)
+        if written == other:
+            raise UsageError("--thinking: the chat template has no such switch (enable_thinking); leave it out")
     return applied
 
 
@@ -203,14 +197,3 @@ def read_template(path: Path) -> str:
         f"cannot read the chat template {clean_path(path)} ({reason}): --chat-template takes auto, none, always, or a "
         "file"
     )
-
-
-def check_places(chat: Chat, applied: Applied) -> None:
-    """UsageError for a system message that the template ignores, and for a switch that changes nothing."""
-    written = applied.ids(chat, PROBE)
-    if applied.system and written == Applied("", applied.template, None, applied.thinking).ids(chat, PROBE):
-        raise UsageError("--system: the chat template has no place for a system message; leave it out")
-    if applied.thinking is not None:
-        other = Applied("", applied.template, applied.system, not applied.thinking).ids(chat, PROBE)
-        if written == other:
-            raise UsageError("--thinking: the chat template has no such switch (enable_thinking); leave it out")

@@ -2,11 +2,14 @@
 sample. Unusable rows are counted by reason."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
 from specbench.data.forms import (
+    FUNCTIONS,
+    HUMANEVAL,
+    INSTRUCTIONS,
     Applied,
     ChatSettings,
     Form,
@@ -14,7 +17,6 @@ from specbench.data.forms import (
     chosen_column,
     encodable,
     given_form,
-    instruction_form,
     plain_form,
 )
 from specbench.data.longtext import Encode, Filling, filling_of, is_long, long_rows, of_length
@@ -57,7 +59,13 @@ def text_rows(rows: Sequence[DataRow], column: str, form: Form, rejected: Counte
     """The usable rows in the form; the others are counted in `rejected`."""
     found = []
     for row, identity in zip(rows, identities(rows), strict=True):
-        first, *later = turns_in(content(row, column))
+        value = content(row, column)
+        if not isinstance(value, list):
+            first, *later = [value]
+        elif not roles(value):
+            first, *later = value or [None]
+        else:
+            first, *later = said_by(USERS, value) or [None]
         if reason := objection(first):
             rejected[reason] += 1
             continue
@@ -77,15 +85,6 @@ def content(row: DataRow, column: str) -> object:
     if column == "instruction" and isinstance(value, str) and not objection(about):
         return f"{value}\n\n{about}"
     return value
-
-
-def turns_in(value: object) -> list[object]:
-    """The user's messages in a cell: a conversation is a list of turns, or of messages with roles."""
-    if not isinstance(value, list):
-        return [value]
-    if not roles(value):
-        return value or [None]
-    return said_by(USERS, value) or [None]
 
 
 def said_by(who: Collection[object], value: object) -> list[object]:
@@ -172,7 +171,13 @@ def load_prompts(
     to = Tokenizing(write, longest, chat.answer if applied else None, rejected, filling)
     prompts = sample([one.category for one in found], lambda i: to.prompt(found[i], i), limit, seed)
     if not prompts:
-        raise UsageError(nothing_usable(clean(dataset, 300), len(rows), rejected, column, longest))
+        reasons = ": " + ", ".join(f"{count} {reason}" for reason, count in rejected.items()) if rejected else ""
+        size = f" of at most {longest} tokens" if longest is not None else ""
+        fewer = "; fewer new tokens leave room for longer prompts" if rejected.get(TOO_LONG) else ""
+        raise UsageError(
+            f"data set {clean(dataset, 300)} has 0 usable rows ({len(rows)} read{reasons}); "
+            f"a usable row has text{size} in its column {clean(column)}{fewer}"
+        )
     counts, sha256, instruct = dict(rejected), fingerprint(prompts, applied), chat.own is not None
     return PromptSet(dataset, tuple(prompts), len(rows), counts, sha256, revision, form.name, applied, instruct)
 
@@ -191,7 +196,13 @@ def written_as(
     dataset: str, rows: Sequence[DataRow], column: str, template: str | None, chat: ChatSettings
 ) -> tuple[Form, Applied | None]:
     """The form of the texts, and the chat template around them."""
-    instruction = instruction_form(dataset, rows, column)
+    # messages are conversations, articles, questions, functions to complete; others are plain text to continue
+    if column == "turns" or any(isinstance(row.get(column), list) for row in rows):
+        instruction: Form | None = Form("turns", f"{{{column}}}")
+    elif column == "prompt" and (dataset in FUNCTIONS or any("entry_point" in row for row in rows)):
+        instruction = HUMANEVAL
+    else:
+        instruction = INSTRUCTIONS.get(column)
     applied = applied_to(clean(dataset, 300), chat, instruction is not None)
     if template is not None:
         return given_form(rows, column, template), applied
@@ -244,13 +255,3 @@ class Tokenizing:
         said = [text for turn in turns for text in (turn, STANDIN)][:-1]
         whole = len(self.write(said)) + (len(turns) - 1) * (answer + SLACK)
         return whole if self.longest is None else min(whole, self.longest)
-
-
-def nothing_usable(name: str, read: int, rejected: Mapping[str, int], column: str, longest: int | None) -> str:
-    reasons = ": " + ", ".join(f"{count} {reason}" for reason, count in rejected.items()) if rejected else ""
-    size = f" of at most {longest} tokens" if longest is not None else ""
-    fewer = "; fewer new tokens leave room for longer prompts" if rejected.get(TOO_LONG) else ""
-    return (
-        f"data set {name} has 0 usable rows ({read} read{reasons}); "
-        f"a usable row has text{size} in its column {clean(column)}{fewer}"
-    )

@@ -161,21 +161,16 @@ def sample(categories: Sequence[str], take: Callable[[int], T | None], limit: in
     while True:
         quotas = apportion(limit, sizes)
         for queue, items, quota in zip(queues, drawn, quotas, strict=True):
-            draw_rows(queue, items, quota, take)
+            while queue and len(items) < quota:
+                number = queue.pop(0)
+                usable = take(number)
+                if usable is not None:
+                    items.append((number, usable))
         if all(len(items) >= quota for items, quota in zip(drawn, quotas, strict=True)):
             break
         sizes = [size if queue else len(items) for size, queue, items in zip(sizes, queues, drawn, strict=True)]
     chosen = [pair for items, quota in zip(drawn, quotas, strict=True) for pair in items[:quota]]
     return [item for _, item in sorted(chosen, key=lambda pair: pair[0])]
-
-
-def draw_rows(queue: list[int], items: list[tuple[int, T]], quota: int, take: Callable[[int], T | None]) -> None:
-    """Move rows from the queue until `quota` usable ones are found, or the queue is empty."""
-    while queue and len(items) < quota:
-        row = queue.pop(0)
-        item = take(row)
-        if item is not None:
-            items.append((row, item))
 
 
 def strata(categories: Sequence[str], seed: int) -> list[list[int]]:
