@@ -3,12 +3,11 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from specbench.backends.base import Backend, networks_of
+from specbench.backends.base import networks_of
 from specbench.backends.choose import backend_for
 from specbench.files import replace_text
 from specbench.jobs import run
@@ -26,7 +25,7 @@ from specbench.results.named_runs import write_csv
 from specbench.show import documents, run_output
 from specbench.show.documents import calibration_tables
 from specbench.show.fitting import draw, screen
-from specbench.spec import BASELINE, RunSpec
+from specbench.spec import BASELINE
 
 
 def start_calibrate(
@@ -42,35 +41,25 @@ def start_calibrate(
     if lengths != list(contexts):
         say(err, [f"note: contexts {join(lengths)}: these models hold {backend.context} tokens"])
     asked = {"widths": list(widths), "contexts": lengths, "repeat": repeat}
-    made = made_folder(spec, backend, asked, output.parent)
+    # before anything is measured
+    about = {"kind": "calibration", "calibration": asked, "resolved": resolved_pair(backend)}
+    description = described([spec], backend.device, **about)
+    with folder.writing_to(output.parent):
+        made = make_folder(output.parent, folder_name(spec, "calibrate"))
+        replace_text(made / "run.json", json.dumps(description, indent=2, sort_keys=True) + "\n")
     found = calibrate(
         networks, lengths, widths, repeat, spec.seed, spec=spec,
         watch=lambda length: say(err, [f"context {length}: timing {len(widths)} widths {repeat} times …"]),
     )  # fmt: skip
-    write_tables(made, found)
+    with folder.writing_to(made):
+        write_csv(made / "calibration.csv", found.rows())
+        replace_text(made / "calibration.json", json.dumps(found.document(), indent=2) + "\n")
     print_calibration(found, output.style)
     say(err, [f"results: {made}"])
 
 
 def join(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
-
-
-def made_folder(spec: RunSpec, backend: Backend, asked: Mapping[str, Any], parent: Path) -> Path:
-    """Create the folder with run.json, before anything is measured."""
-    about = {"kind": "calibration", "calibration": asked, "resolved": resolved_pair(backend)}
-    description = described([spec], backend.device, **about)
-    with folder.writing_to(parent):
-        made = make_folder(parent, folder_name(spec, "calibrate"))
-        replace_text(made / "run.json", json.dumps(description, indent=2, sort_keys=True) + "\n")
-    return made
-
-
-def write_tables(made: Path, found: Calibration) -> None:
-    """Write the two tables of the folder."""
-    with folder.writing_to(made):
-        write_csv(made / "calibration.csv", found.rows())
-        replace_text(made / "calibration.json", json.dumps(found.document(), indent=2) + "\n")
 
 
 def print_calibration(found: Calibration, style: str) -> None:

@@ -72,7 +72,12 @@ def start_compare(bases: Sequence[Path], news: Sequence[Path], policy: Policy, o
     old, new = records[: len(bases)], records[len(bases) :]
     policy = replace(policy, gates=tuple(dict.fromkeys(named(gate, old[0]) for gate in policy.gates)))
     result = judge.compare_runs(old, new, policy)
-    leave(result, policy.confidence, new[0], output.junit, output.gha)
+    if place := os.environ.get("GITHUB_STEP_SUMMARY"):
+        write(Path(place), shown.markdown(result, policy.confidence), append)
+    if output.junit:
+        write(output.junit, shown.junit(result))
+    if output.gha:
+        write(output.gha, shown.history(new[0]))
     if not output.quiet:
         tell(read)
         show(result, output.style, policy.confidence, new[0])
@@ -137,16 +142,6 @@ def show(result: Comparison, style: CompareStyle, confidence: float, new: list[R
         "gha": lambda: shown.history(new),
     }
     typer.echo(printed[style](), nl=False)
-
-
-def leave(result: Comparison, confidence: float, new: list[Record], junit: Path | None, gha: Path | None) -> None:
-    """Write the requested files, and the job summary in GitHub Actions."""
-    if place := os.environ.get("GITHUB_STEP_SUMMARY"):
-        write(Path(place), shown.markdown(result, confidence), append)
-    if junit:
-        write(junit, shown.junit(result))
-    if gha:
-        write(gha, shown.history(new))
 
 
 def append(file: Path, text: str) -> None:

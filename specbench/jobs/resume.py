@@ -246,7 +246,11 @@ def refuse_untyped(specs: Sequence[RunSpec], typed: Typed, file: str) -> None:
             "decide that: review that code, then add --trust-remote-code"
         )
     given = [one for spec in specs for one in spec.engine_option if one not in typed.engine_options]
-    if naming := [f"{name}={value}" for name, value in given if names_something(name, value)]:
+    if naming := [
+        f"{name}={value}"
+        for name, value in given
+        if isinstance(read(value), str | list | dict) and (NAMING.search(name) or NAMES.search(value))
+    ]:
         raise UsageError(
             f"{clean(file, 300)} gives an engine {clean(naming[0])}, which can name files or code, and a file must not "
             f"decide that: add --engine-option {clean(naming[0])}"
@@ -288,11 +292,6 @@ def code_of(method: str) -> list[Path]:
         return python_files(method)
     except UsageError:
         return []
-
-
-def names_something(name: str, value: str) -> bool:
-    """Whether an engine option may name a file, host, model or code; numbers and booleans do not."""
-    return isinstance(read(value), str | list | dict) and bool(NAMING.search(name) or NAMES.search(value))
 
 
 def servers(specs: Sequence[RunSpec]) -> list[str]:

@@ -33,8 +33,8 @@ from specbench.results.folder import RunFolder, slug
 from specbench.results.machine import command_line, environment, now
 from specbench.results.named_runs import resumed_as, short_name
 from specbench.show import run_output
-from specbench.show.engines import agreement_lines, show_published
-from specbench.show.fitting import screen
+from specbench.show.engines import agreement_lines, published_table
+from specbench.show.fitting import draw, screen
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.wording import resume_command, text_in
 
@@ -172,7 +172,12 @@ def conclude(done: Outcome, output: Output) -> None:
     rows = [cell.row() for cell in done.cells]
     run_output.print_run(rows, output.style, screen(), replace(shown, about=done.about))
     if done.preset in presets():
-        show_published(preset(done.preset), rows, output.style, screen())
+        published = preset(done.preset)
+        console = screen()
+        if output.style == "table":
+            draw(console, published_table(published, rows).drawn())
+        elif output.style == "md":
+            console.file.write("\n" + published_table(published, rows).markdown())
     if not output.quiet:
         say(Console(stderr=True), [f"check: {line}" for line in agreement_lines(agreements(done.cells))])
     say_more(done, output)

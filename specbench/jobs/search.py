@@ -15,6 +15,7 @@ from specbench.jobs.output import say
 from specbench.jobs.parsing import write_method
 from specbench.jobs.progress import load
 from specbench.measure import grid
+from specbench.measure.calibrate import calibrate, fitting
 from specbench.measure.plan import complete_backend, prompts_of
 from specbench.measure.search import (
     BestTree,
@@ -26,7 +27,6 @@ from specbench.measure.search import (
     alpha_of_layers,
     best_tree,
     check_room,
-    costs_at,
     count_children,
     layer_shares,
     name,
@@ -83,7 +83,12 @@ def search_tree(specs: Sequence[RunSpec], search: TreeSearch, err: Console) -> B
     )
     middle = sum(lengths) // len(lengths) + specs[0].max_new_tokens // 2
     say(err, [f"context {middle}: timing passes over up to {search.nodes + 1} tokens …"])
-    context, costs = costs_at(networks, specs[0], middle, search.nodes, search.repeat)
+    first = specs[0]
+    widths = [
+        width for width in range(1, search.nodes + 2) if width <= 9 or width % 4 == 1 or width == search.nodes + 1
+    ]
+    (length,) = fitting([middle], search.nodes + 1, networks)
+    context, costs = length, calibrate(networks, [length], widths, search.repeat, first.seed, spec=first).costs(length)
     return best_tree(children, context, costs, search.nodes, search.depth, search.by)
 
 
@@ -97,15 +102,11 @@ def tables(found: BestTree) -> dict[str, list[dict[str, Any]]]:
         ],
         f"The best tree by its nodes, with costs in baseline steps at a context of {found.context} tokens "
         f"(first level {costs.first:.3f}, later {costs.later:.3f}, overhead {costs.overhead:.3f})": [
-            row("", size, costs.verify[size.nodes]) for size in listed(found)
+            row("", size, costs.verify[size.nodes])
+            for size in [size for size in found.trees if size.nodes <= 8 or size.nodes % 4 == 0 or size == found.tree]
         ],
         f"The best; parents: {', '.join(map(str, found.parents))}": best_rows(found),
     }
-
-
-def listed(found: BestTree) -> list[Size]:
-    """Small trees, every fourth of the others, and the best."""
-    return [size for size in found.trees if size.nodes <= 8 or size.nodes % 4 == 0 or size == found.tree]
 
 
 def best_rows(found: BestTree) -> list[dict[str, Any]]:
@@ -179,24 +180,22 @@ def start_skip_layers(
     backend = complete_backend(specs)
     networks = networks_of(backend, "the search for layers")
     depth = networks.depth
-    check_depth(depth, search, specs[0].target)
+    if search.evaluations <= depth:
+        raise UsageError(f"--evaluations {search.evaluations}: of {depth} layers it takes {depth + 1} to leave one out")
+    if depth < 2:
+        raise UsageError(f"{specs[0].target} has one layer: none can be left out")
     prompts = [(spec, halves(prompts_of([spec], backend).prompts, spec)) for spec in specs]
     load(backend, specs[0], max(len(prompt.ids) for _, parts in prompts for half in parts for prompt in half), err)
     with networks.gradless():
         found, trials = search_layers(networks, prompts, depth, search, err)
     print_trials(trials, style)
     best = next(trial for trial in trials if trial.set == found.best)
-    say(err, conclusion(best, found))
+    predicted = f"{name(best.set.kept)} is predicted to give {best.checked:.2f}× at K {best.set.k} on held-out prompts"
+    lines = [f"{found.evaluations} sets scored" + (": --evaluations ended the search" if found.cut else "")]
+    pays = best.checked > 1
+    say(err, [*lines, predicted if pays else f"no set of layers is predicted to pay: the best, {predicted}"])
     if output is not None:
         say(err, [f"{write_method(output, layers_method(best, specs[0], depth))} --k {best.set.k}"])
-
-
-def check_depth(depth: int, search: LayerSearch, target: str) -> None:
-    """Raise UsageError if no layer can be skipped."""
-    if search.evaluations <= depth:
-        raise UsageError(f"--evaluations {search.evaluations}: of {depth} layers it takes {depth + 1} to leave one out")
-    if depth < 2:
-        raise UsageError(f"{target} has one layer: none can be left out")
 
 
 def halves(prompts: Sequence[Prompt], spec: RunSpec) -> Halves:
@@ -270,11 +269,3 @@ def layers_method(best: CheckedSet, spec: RunSpec, depth: int) -> dict[str, Any]
     )
     method = {"Speculate": {"drafter": drafter, "model": "target", "verifier": "Rejection"}}
     return {"summary": summary, "paper": PAPER, "lossless": True, "method": method}
-
-
-def conclusion(best: CheckedSet, found: SearchPath) -> list[str]:
-    """The result of the search, in plain lines."""
-    predicted = f"{name(best.set.kept)} is predicted to give {best.checked:.2f}× at K {best.set.k} on held-out prompts"
-    lines = [f"{found.evaluations} sets scored" + (": --evaluations ended the search" if found.cut else "")]
-    pays = best.checked > 1
-    return [*lines, predicted if pays else f"no set of layers is predicted to pay: the best, {predicted}"]

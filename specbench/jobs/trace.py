@@ -9,14 +9,15 @@ from rich.console import Console
 
 from specbench.backends.base import Backend, Networks, networks_of
 from specbench.backends.choose import backend_for
-from specbench.data.loading import surely_longer
+from specbench.data.forms import applied_to
+from specbench.data.loading import surely_longer, written_in
 from specbench.errors import UsageError
 from specbench.files import read_whole, replace_text
 from specbench.jobs.progress import load
 from specbench.measure import grid
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.order import seed_of
-from specbench.measure.plan import text_ids
+from specbench.measure.plan import chat_settings
 from specbench.measure.tracing import trace as follow
 from specbench.results.documents import Setting, TokenView, TracedRound, trace_json
 from specbench.settings import group
@@ -36,9 +37,19 @@ def start(settings: Mapping[str, Any], text: str, output: Path | None, style: St
     """Decode a prompt and show the accepted drafts, or write them to a file."""
     view = decoded(text, settings)
     if output is None:
-        print_view(view, style or "terminal", rounds)
+        kind = style or "terminal"
+        out = Console()
+        if kind == "terminal" and out.color_system is not None and not out.no_color:
+            out.print(token_view.terminal(view, rounds=rounds), soft_wrap=True)
+        else:
+            sys.stdout.write(view_text(view, kind, rounds))
     else:
-        write_view(output, view_text(view, style or SUFFIXES.get(output.suffix.lower(), "terminal"), rounds))
+        if output.is_dir():
+            raise UsageError(f"cannot write {output}: it is a folder; name a file in it")
+        try:
+            replace_text(output, view_text(view, style or SUFFIXES.get(output.suffix.lower(), "terminal"), rounds))
+        except OSError as error:
+            raise UsageError(f"cannot write {output}: {error.strerror}; choose another --output") from None
 
 
 def prompt_of(prompt: str | None, file: Path | None) -> str:
@@ -65,7 +76,12 @@ def decoded(prompt: str, settings: Mapping[str, Any]) -> TokenView:
     networks = networks_of(backend, "a trace")
     ids = fitting_ids(prompt, spec, backend)
     load(backend, spec, len(ids), Console(stderr=True))
-    return TokenView(prompt, shown_settings(spec, backend), rounds_of(spec, networks, ids))
+    resolved = backend.describe()
+    names: dict[str, Setting] = {"target": spec.target, "draft": spec.draft} if "draft_source" in resolved else {}
+    names |= {"target": spec.target, **dict(spec.model), "method": spec.method, "K": spec.k}
+    names |= {"schedule": spec.schedule} if spec.schedule != "constant" else {}
+    names |= {name.replace("_", "-"): value for name in OPTIONAL if (value := getattr(spec, name)) is not None}
+    return TokenView(prompt, names | {"dtype": resolved["dtype_resolved"]}, rounds_of(spec, networks, ids))
 
 
 def fitting_ids(prompt: str, spec: RunSpec, backend: Backend) -> list[int]:
@@ -76,7 +92,8 @@ def fitting_ids(prompt: str, spec: RunSpec, backend: Backend) -> list[int]:
             f"the prompt has {len(prompt)} characters, {max(room, 0)} tokens fit into the context of {backend.context} "
             "with the new tokens and a draft: give a shorter one, or fewer --max-new-tokens"
         )
-    ids = text_ids(prompt, spec, backend)
+    chat = chat_settings(spec, backend)
+    ids = written_in(applied_to("this command", chat, False), chat, backend.encode)([prompt])
     if not ids:
         raise UsageError("the prompt has no tokens: give a longer one")
     if len(ids) > room:
@@ -105,16 +122,6 @@ def rounds_of(spec: RunSpec, networks: Networks, ids: list[int]) -> tuple[Traced
     return follow(method, ids, new=spec.max_new_tokens, rng=rng, **to)
 
 
-def shown_settings(spec: RunSpec, backend: Backend) -> dict[str, Setting]:
-    """The settings shown above a trace."""
-    resolved = backend.describe()
-    names: dict[str, Setting] = {"target": spec.target, "draft": spec.draft} if "draft_source" in resolved else {}
-    names |= {"target": spec.target, **dict(spec.model), "method": spec.method, "K": spec.k}
-    names |= {"schedule": spec.schedule} if spec.schedule != "constant" else {}
-    names |= {name.replace("_", "-"): value for name in OPTIONAL if (value := getattr(spec, name)) is not None}
-    return names | {"dtype": resolved["dtype_resolved"]}
-
-
 def view_text(view: TokenView, style: Style, rounds: bool) -> str:
     """The view as the text of a file."""
     if style == "json":
@@ -122,22 +129,3 @@ def view_text(view: TokenView, style: Style, rounds: bool) -> str:
     if style == "html":
         return token_view.page(view)
     return token_view.terminal(view, marks=True, rounds=rounds).plain + "\n"
-
-
-def print_view(view: TokenView, style: Style, rounds: bool) -> None:
-    """Print on stdout, in colours if supported."""
-    out = Console()
-    if style == "terminal" and out.color_system is not None and not out.no_color:
-        out.print(token_view.terminal(view, rounds=rounds), soft_wrap=True)
-    else:
-        sys.stdout.write(view_text(view, style, rounds))
-
-
-def write_view(path: Path, text: str) -> None:
-    """Replace the file by the text."""
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
-    try:
-        replace_text(path, text)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}; choose another --output") from None

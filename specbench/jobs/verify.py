@@ -63,7 +63,12 @@ def start_verify(settings: Mapping[str, Any], wanted: Sequence[str] | None, toke
     path = write(found, output.parent, [began, "verify", *map(folder.slug, pair.names)])
     print_certificate(found, output.style)
     say(err, [*(f"note: {note}" for note in (*pair.warnings, *shown.certificate_notes(found))), f"certificate: {path}"])
-    raise_for(found)
+    if found.failed:
+        first = shown.sentence(found.failed[0])
+        raise NotLosslessError(f"{len(found.failed)} of {len(found.checks)} checks failed, the first: {first}")
+    if found.broken:
+        first = shown.sentence(found.broken[0])
+        raise CellsFailedError(f"{len(found.broken)} checks could not be made, the first: {first}")
 
 
 def write(found: Certificate, parent: Path, parts: Sequence[str]) -> Path:
@@ -87,16 +92,6 @@ def print_certificate(found: Certificate, style: str) -> None:
         for table in shown.certificate_tables(found):
             draw(screen(), table)
         say(screen(), [shown.certificate_summary(found)])
-
-
-def raise_for(found: Certificate) -> None:
-    """Exit code 5 if a check found a method not lossless, 6 if a check failed to run."""
-    if found.failed:
-        first = shown.sentence(found.failed[0])
-        raise NotLosslessError(f"{len(found.failed)} of {len(found.checks)} checks failed, the first: {first}")
-    if found.broken:
-        first = shown.sentence(found.broken[0])
-        raise CellsFailedError(f"{len(found.broken)} checks could not be made, the first: {first}")
 
 
 # --- verify pair ------------------------------------------------------------------------------------------------------
@@ -146,7 +141,8 @@ class Opened:
             self.backend.load(longest(self.prompts))
             note(f"{len(self.arms)} methods on {len(self.prompts.prompts)} prompts; generating with transformers …")
             checks = [*self.refused, *checked(self.backend, self.arms, self.prompts, tokens, note)]
-            found, names = about(self.backend, self.arms), pair_names(self.arms)
+            spec = self.arms[0].greedy
+            found, names = about(self.backend, self.arms), [spec.target, spec.draft or "none"]
             return Verified(checks, found, said(self.arms, self.prompts), names, self.backend.warnings)
         finally:
             self.backend.unload()
@@ -163,19 +159,15 @@ def opened_pair(settings: Mapping[str, Any], names: Sequence[str], chosen: bool)
 def arm_of(settings: Mapping[str, Any], name: str) -> Arm:
     """The cells of a method: greedy as requested, sampled with several rows at a time by default."""
     given = {**USUAL, **settings}
-    (spec,) = one_cell(grid.cells({**given, "method": name, "warmup": 0}))
+    cells = grid.cells({**given, "method": name, "warmup": 0})
+    if len(cells) > 1:
+        raise UsageError("a pair is verified with one value of every setting: give one --dataset, one --k, one --batch")
+    (spec,) = cells
     temperature = spec.temperature if "temperature" in settings else 1.0
     if temperature == 0:
         raise UsageError("--temperature 0 samples nothing: greedy text is checked in any case; choose one above 0")
     rows, new = settings.get("batch", TOGETHER), settings.get("max_new_tokens", LONGER)
     return Arm(spec.with_(temperature=0.0), spec.with_(temperature=temperature, batch=rows, max_new_tokens=new))
-
-
-def one_cell(cells: Sequence[RunSpec]) -> Sequence[RunSpec]:
-    """Raise UsageError for lists of settings."""
-    if len(cells) > 1:
-        raise UsageError("a pair is verified with one value of every setting: give one --dataset, one --k, one --batch")
-    return cells
 
 
 def usable(arms: Sequence[Arm], chosen: bool) -> tuple[list[Arm], list[Check]]:
@@ -280,11 +272,6 @@ def said(arms: Sequence[Arm], prompts: PromptSet) -> dict[str, Any]:
     spec = arms[-1].sampled
     shared = {name: getattr(spec, name) for name in SAID}
     return shared | {"prompts_sha256": prompts.sha256, "prompts": len(prompts.prompts)}
-
-
-def pair_names(arms: Sequence[Arm]) -> list[str]:
-    spec = arms[0].greedy
-    return [spec.target, spec.draft or "none"]
 
 
 # --- check ------------------------------------------------------------------------------------------------------------

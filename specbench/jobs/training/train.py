@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from specbench.errors import UsageError
-from specbench.files import clear_unfinished, read_whole, refuse_links, replace_text
+from specbench.files import clear_unfinished, read_whole, replace_text
 from specbench.jobs.output import say
 from specbench.jobs.training.data import CACHE, Source, Teaching, teaching
 from specbench.jobs.training.start import Beginning, Begun
@@ -318,7 +318,9 @@ def record_of(folder: Path, identity: Mapping[str, Any]) -> Record:
             )
         write_record(folder, asked)
         return asked
-    refuse_links(folder)
+    # a continued run's folder is written to, and links may lead anywhere
+    if link := next((inner for inner in folder.rglob("*") if inner.is_symlink()), None):
+        raise UsageError(f"{clean_path(link)} is a link: put the file or the folder itself there, which is written to")
     begun = read_record(folder / RECORD)
     if (different := next(differences(begun.identity, asked.identity), None)) is None:
         return begun
