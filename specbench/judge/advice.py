@@ -9,19 +9,12 @@ from typing import Any
 
 from specbench.settings import part
 from specbench.spec import RunSpec
-from specbench.wording import Row, clean, counted, formatted, grouped, number_in, text_in
+from specbench.wording import Row, counted, formatted, grouped, number_in, text_in
 
 # Cells that agree in these answer the same question, with different methods, schedules and K.
 ASKED = tuple(setting.column for setting in part("question", RunSpec))
 QUESTION = ("schema_version", *ASKED, "device_name", "fingerprint", "prompts_sha256")
 SYNTHETIC = "shows what this engine makes of that acceptance, not what the pair accepts"
-
-
-def chat_of(row: Row) -> str:
-    """The chat template used for prompts; empty for a model without one."""
-    template = text_in(row, "chat_template_resolved")
-    words = {"": "", "none": "", "own": "in its chat template", "not applied": "without its chat template"}
-    return words.get(template, f"in the chat template {clean(template, 300)}")
 
 
 def precision(row: Row) -> str:

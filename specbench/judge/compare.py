@@ -8,6 +8,7 @@ over all tests of the tier, and each pair alone must be worse by more than half 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -25,12 +26,11 @@ from specbench.judge.significance import (
     Trial,
     decide,
     estimate,
-    mean_of,
     noiseless,
     relative,
 )
 from specbench.results.cells import UNFINISHED
-from specbench.results.noise import other_conditions
+from specbench.results.noise import other_load, other_pace
 from specbench.wording import clean
 
 Tier = Literal["deterministic", "ratios", "absolute"]
@@ -190,7 +190,7 @@ def _trial(pairs: Sequence[RecordPair], criterion: Criterion) -> Trial | tuple[O
         for base, new in pairs:
             if base["fingerprint"] != new["fingerprint"] or not base["fingerprint"]:
                 return "not comparable", "another machine or other versions"
-            if reason := other_conditions(base.row, new.row):
+            if reason := next(chain(other_load(base.row, new.row), other_pace(base.row, new.row)), ""):
                 return "not comparable", reason
     found = evidence_of(criterion, pairs)
     return ("not judged", found) if isinstance(found, str) else found
@@ -235,7 +235,9 @@ def evidence_of(criterion: Criterion, pairs: Sequence[RecordPair]) -> Trial | st
     if name in METRICS:
         return _from_totals(criterion, pairs)
     runs = [noiseless(*pair) for pair in values]
-    whole = mean_of(runs)
+    with np.errstate(over="ignore", invalid="ignore"):  # a change from 0 is infinite, and two may cancel
+        base, new, log = (float(np.mean([getattr(run, name) for run in runs])) for name in ("base", "new", "log"))
+    whole = Estimate(base, new, log, max(run.error for run in runs), min(run.df for run in runs))
     if math.isnan(whole.log):
         return f"{name} changed in opposite directions from or to 0"
     return Trial(criterion, whole, tuple(runs))

@@ -80,19 +80,14 @@ def seconds_of(row: Row, batch: int, arm: Literal["", "baseline_"], first: Row) 
     """
     step, prefill = value(row, STEPS[arm]), value(row, f"{arm}prefill_ms")
     if prefill == 0 and (apart := value(first, f"{arm}prefill_ms")):
-        step -= apart / steps_of_a_prompt(row, arm)
+        steps = value(row, ROUNDS[arm])
+        step -= apart / (steps / (value(row, "prompts") * (number_in(row, "repeat") or 1)))
     if step <= 0:
         raise UsageError(
             f"cell {clean(text_in(row, 'cell'), 20)}: its prompts one by one would take longer than all of it did: "
             "make a run with more --max-new-tokens"
         )
     return step * batch * (1 - (number_in(row, f"{arm}rows_idle") or 0.0)) / 1000
-
-
-def steps_of_a_prompt(row: Row, arm: Literal["", "baseline_"]) -> float:
-    """The mean number of steps of an answer."""
-    steps = value(row, ROUNDS[arm])
-    return steps / (value(row, "prompts") * (number_in(row, "repeat") or 1))
 
 
 def value(row: Row, column: str) -> float:

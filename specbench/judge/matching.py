@@ -102,7 +102,13 @@ def matched(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Record]])
         pairs = tuple((before[key], after[key]) for before, after in couples if key in before and key in after)
         if pairs:
             matches.append(Match(name, pairs))
-        missing += _absences(name, key, befores, afters)
+        found = []
+        for here, there, where in ((befores, afters, "BASE"), (afters, befores, "NEW")):
+            lacking = sum(key not in run for run in there)
+            if any(key in run for run in here) and lacking:
+                among = f" (missing in {lacking} of {len(there)} runs)" if len(there) > 1 else ""
+                found.append(f"{name}: only in {where}{among}")
+        missing += found
     return matches, missing
 
 
@@ -126,18 +132,6 @@ def _names(keys: Iterable[Key], columns: Sequence[str]) -> dict[Key, str]:
         lookahead = f"K{k}" if schedule in {"", "constant"} else f"{schedule} K≤{k}"
         parts = [clean(f"{dataset} {method} {lookahead}", 120)]
         found[key] = " · ".join([*parts, *(clean(f"{columns[i]} {key[i] or 'none'}", 60) for i in varying)])
-    return found
-
-
-def _absences(
-    name: str, key: Key, befores: Sequence[dict[Key, Record]], afters: Sequence[dict[Key, Record]]
-) -> list[str]:
-    found = []
-    for here, there, where in ((befores, afters, "BASE"), (afters, befores, "NEW")):
-        lacking = sum(key not in run for run in there)
-        if any(key in run for run in here) and lacking:
-            among = f" (missing in {lacking} of {len(there)} runs)" if len(there) > 1 else ""
-            found.append(f"{name}: only in {where}{among}")
     return found
 
 

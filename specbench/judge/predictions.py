@@ -128,20 +128,15 @@ def read_cell(row: Mapping[str, str], where: str) -> Measured:
 
 
 def calibrated(row: Mapping[str, str], k: int, c: float, v: float | None, overhead: float | None) -> float | None:
-    accepted = accepted_by_position(row, k)
-    if v is None or overhead is None or accepted is None:
-        return None
-    return formulas.speedup_calibrated(accepted, k, c, v, overhead)
-
-
-def accepted_by_position(row: Mapping[str, str], k: int) -> list[float] | None:
-    """The K conditional acceptances of a row; None if one is missing."""
     measured = [number(row, f"acceptance_at_{position}") for position in range(1, k + 1)]
     tested = takewhile(lambda acceptance: acceptance is not None, measured)
     known = [as_share(acceptance) for acceptance in tested if acceptance is not None]
     # A position that never accepts ends all rounds: later ones were not tested and do not matter.
     complete = len(known) == k or 0.0 in known
-    return [*known, *[0.0] * (k - len(known))] if complete else None
+    accepted = [*known, *[0.0] * (k - len(known))] if complete else None
+    if v is None or overhead is None or accepted is None:
+        return None
+    return formulas.speedup_calibrated(accepted, k, c, v, overhead)
 
 
 def as_share(value: float) -> float:

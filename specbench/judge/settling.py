@@ -81,7 +81,7 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
     held = prompts_held(least.row) if short else None
     if held is not None and held < prompts:
         return f"{words}: the data set has only {counted(held, 'prompt')}; use one with at least {prompts}", ""
-    changed = {"--max-new-tokens": shorter(least.row)} if loops else {}
+    changed = {"--max-new-tokens": max(int(number_in(least.row, "max_new_tokens") or 0) // 2, 16)} if loops else {}
     limit = max(prompts, int(number_in(least.row, "limit") or 0))
     if short and not machine and not loops and (command := resumed(carrying, limit)):
         return words, command
@@ -92,11 +92,6 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
         ["the same run", *["with"] * bool(changed), *(f"{name} {value}" for name, value in changed.items())]
     )
     return (words, command) if command else (f"{words}: {same}" + ", without --until-ci" * early, "")
-
-
-def shorter(row: Row) -> int:
-    """Half the new tokens: repetition usually starts late."""
-    return max(int(number_in(row, "max_new_tokens") or 0) // 2, 16)
 
 
 def resumed(carrying: Sequence[Candidate], limit: int) -> str:

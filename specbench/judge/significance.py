@@ -140,13 +140,6 @@ def noiseless(base: float, new: float) -> Estimate:
     return Estimate(base, new, math.log1p(change) if change > -1 else -math.inf, 0.0, math.inf)
 
 
-def mean_of(runs: Sequence[Estimate]) -> Estimate:
-    """All runs together, with the largest error: runs that share their base do not average out its noise."""
-    with np.errstate(over="ignore", invalid="ignore"):  # a change from 0 is infinite, and two may cancel
-        base, new, log = (float(np.mean([getattr(run, name) for run in runs])) for name in ("base", "new", "log"))
-    return Estimate(base, new, log, max(run.error for run in runs), min(run.df for run in runs))
-
-
 def holm(p: Sequence[float]) -> list[float]:
     """Holm's step-down correction: the chance of any false alarm among all tests stays below the level."""
     adjusted, reached = [1.0] * len(p), 0.0

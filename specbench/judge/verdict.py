@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from specbench.judge.advice import QUESTION, at_once, chat_of, drafting, gaps, pair_of, precision
+from specbench.judge.advice import QUESTION, at_once, drafting, gaps, pair_of, precision
 from specbench.judge.candidates import Candidate, by_costs, by_formula, candidates, flaw, near_best
 from specbench.judge.settling import doubts, further, how_to_settle, more_prompts, run_of
 from specbench.results.statistics import Interval
@@ -130,6 +130,8 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
     leaning = leaning if judged else None
     carrying = sorted(found, key=lambda c: c is not best) if leaning == "NO" else [best] if best and judged else []
     given = carrying or found
+    template = text_in(row, "chat_template_resolved")
+    words = {"": "", "none": "", "own": "in its chat template", "not applied": "without its chat template"}
     return Recommendation(
         **_answer(carrying, leaning),
         target=text_in(row, "target"),
@@ -137,7 +139,7 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
         acceptance=text_in(row, "acceptance"),
         dataset=text_in(row, "dataset"),
         context=int(number_in(row, "context") or 0) or None,
-        chat=chat_of(row),
+        chat=words.get(template, f"in the chat template {clean(template, 300)}"),
         temperature=number_in(row, "temperature"),
         batch=int(number_in(row, "batch") or 1),
         arrivals=number_in(row, "arrivals"),
