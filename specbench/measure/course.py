@@ -100,7 +100,13 @@ def first_estimate(group: Group, backend: Backend) -> None:
 def warm_up(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms: Arms) -> None:
     """Build one arm, record the preparation time, and decode its warm-up."""
     if spec.method == CHOOSING:
-        warm_up_choices(arm, spec, prompts, backend, arms)
+        # once more than usual: first decodes are slow
+        began = time.perf_counter()
+        choosing = Choosing.over(spec, backend, prompts.longest)
+        arms.ready[arm] = time.perf_counter() - began
+        for number, (some, seeds) in enumerate(warm_ups(arm, spec, prompts, spec.warmup + (spec.warmup > 0))):
+            choosing.look(some, seeds, first=number == 0)
+        arms.choosing[arm], arms.decodes[arm] = choosing, choosing.decode
         return
     began = time.perf_counter()
     decode = backend.prepare(spec, prompts.longest)
@@ -111,16 +117,6 @@ def warm_up(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms:
         arms.carrying.add(arm)
         decode = backend.prepare(spec, prompts.longest)  # forget what was learned in the warm-up
     arms.decodes[arm] = decode
-
-
-def warm_up_choices(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms: Arms) -> None:
-    """Warm up an arm that chooses by trying its choices, once more than usual: first decodes are slow."""
-    began = time.perf_counter()
-    choosing = Choosing.over(spec, backend, prompts.longest)
-    arms.ready[arm] = time.perf_counter() - began
-    for number, (some, seeds) in enumerate(warm_ups(arm, spec, prompts, spec.warmup + (spec.warmup > 0))):
-        choosing.look(some, seeds, first=number == 0)
-    arms.choosing[arm], arms.decodes[arm] = choosing, choosing.decode
 
 
 def warm_ups(arm: str, spec: RunSpec, prompts: PromptSet, count: int) -> Iterator[tuple[list[Ids], list[int]]]:

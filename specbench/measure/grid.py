@@ -14,7 +14,7 @@ from specbench.errors import UsageError
 from specbench.models.checkpoints import names
 from specbench.presets import read_profile
 from specbench.settings import declared, part
-from specbench.spec import BASELINE, CHOOSING, USUAL, RunSpec, methods_of, parsed, written_choices
+from specbench.spec import BASELINE, CHOOSING, USUAL, RunSpec, methods_of, parsed
 from specbench.wording import clean, grouped, near, redact
 
 DEFAULT_DATASETS = ("code",)  # the shipped articles make a small model repeat itself
@@ -90,7 +90,11 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
         chosen["dataset"] = sources.full_name(data)
     if empty := [name for name, value in chosen.items() if value == ""]:
         raise UsageError(f"--{empty[0].replace('_', '-')} is empty: leave it out, or give it a value")
-    if wrong := [name for name, value in chosen.items() if isinstance(value, bool) and not is_switch(name)]:
+    if wrong := [
+        name
+        for name, value in chosen.items()
+        if isinstance(value, bool) and not (name in RunSpec.model_fields and declared(RunSpec)[name].type is bool)
+    ]:
         raise UsageError(f"--{wrong[0].replace('_', '-')} is {chosen[wrong[0]]}: expected a number or a word")
     if chosen.get("k") == AUTO:
         if (other := chosen.get("schedule", AUTO)) != AUTO:
@@ -131,25 +135,22 @@ def choosing(chosen: Mapping[str, Any], first: RunSpec) -> RunSpec:
         )
     if first.backend == "openai":
         raise UsageError(f"--method {CHOOSING}: a server decides by itself how it drafts: use another --backend")
-    given = first.choices.split(",") if first.choices else [one for one in USUAL if chosen["draft"] or draftless(one)]
+    given = (
+        first.choices.split(",")
+        if first.choices
+        else [one for one in USUAL if chosen["draft"] or not needs(parsed(one)[0]) - {"target"}]
+    )
     try:
-        text = written_choices(given)
+        found = dict.fromkeys(map(parsed, given))
+        if len(found) < 2:
+            raise ValueError(f"--method {CHOOSING} chooses from two or more, found {', '.join(given) or 'none'}")
+        text = ",".join(method if method == BASELINE else f"{method}:{k}" for method, k in found)
     except ValueError as error:
         raise UsageError(f"--choices: {error}") from None
     for method, _ in map(parsed, text.split(",")):
         if not read_method(method)["lossless"]:
             raise UsageError(f"--choices {method}: it is lossy, so timing would change the output: leave it out")
     return RunSpec(**{**chosen, "choices": text, "k": max(k for _, k in map(parsed, text.split(",")))})
-
-
-def draftless(choice: str) -> bool:
-    """Whether a choice needs no draft model."""
-    return not needs(parsed(choice)[0]) - {"target"}
-
-
-def is_switch(name: str) -> bool:
-    """Whether a setting is a switch."""
-    return name in RunSpec.model_fields and declared(RunSpec)[name].type is bool
 
 
 def check_secrets(spec: RunSpec) -> None:

@@ -155,11 +155,6 @@ def tally(p: Tensor, f: Tensor, ids: Tensor) -> Tally:
     return Tally(len(ids), float(f.gather(-1, ids).sum()), float(mean.sum()), float(variance.clamp_min(0).sum()))
 
 
-def worst_shortfall(text: Text, score: Rescore) -> float:
-    """How far the worst token of a greedy text is below the best score at its position."""
-    return float(shortfalls(text, score).max()) if text.tokens else 0.0
-
-
 def shortfalls(text: Text, score: Rescore) -> Tensor:
     """[n] how far every token of a text is below the best score at its position; 0 for the best."""
     scores = score(text.prompt, text.tokens)

@@ -13,8 +13,8 @@ from specbench.backends.checked import checkpoints_of
 from specbench.backends.choose import backend_for
 from specbench.backends.roles import refuse_carrying
 from specbench.data import sources
-from specbench.data.forms import ChatSettings, applied_to
-from specbench.data.loading import load_prompts, written_in
+from specbench.data.forms import ChatSettings
+from specbench.data.loading import load_prompts
 from specbench.data.prompts import PromptSet, digest
 from specbench.errors import Missing, MissingError, UsageError
 from specbench.measure import grid
@@ -111,14 +111,9 @@ def lacking_data(specs: Iterable[RunSpec]) -> list[Missing]:
             for file in files:
                 hub.one_file(repository, file)
         except hub.UnavailableError as error:
-            found.append(unavailable(dataset, repository, file, error))
+            refusal = str(error).removeprefix(f"{repository.subject} ") if hub.refused(error.__cause__) else ""
+            found.append(Missing("data set", dataset, str(error), repository.command(file), refusal))
     return found
-
-
-def unavailable(dataset: str, repository: hub.Repository, file: str, error: hub.UnavailableError) -> Missing:
-    """A data set that is not available."""
-    refusal = str(error).removeprefix(f"{repository.subject} ") if hub.refused(error.__cause__) else ""
-    return Missing("data set", dataset, str(error), repository.command(file), refusal)
 
 
 def prompts_of(group: Sequence[RunSpec], backend: Backend, limits: Sequence[int | None] = ()) -> PromptSet:
@@ -156,12 +151,6 @@ def read_prompts(spec: RunSpec, backend: Backend, room: int) -> PromptSet:
         context=spec.context,
         chat=chat_settings(spec, backend),
     )
-
-
-def text_ids(text: str, spec: RunSpec, backend: Backend) -> list[int]:
-    """The tokens of one text, plain unless the spec gives a chat template for all."""
-    chat = chat_settings(spec, backend)
-    return written_in(applied_to("this command", chat, False), chat, backend.encode)([text])
 
 
 def chat_settings(spec: RunSpec, backend: Backend) -> ChatSettings:

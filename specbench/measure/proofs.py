@@ -34,8 +34,8 @@ from specbench.measure.lossless import (
     generated,
     near_ties,
     noise_floor,
+    shortfalls,
     tallies,
-    worst_shortfall,
 )
 from specbench.measure.order import seed_of
 from specbench.models.network.causal import Causal
@@ -84,7 +84,7 @@ class Judge:
     def shortfall(self, text: Text) -> float:
         """How far the worst token of a text is below the best score at its position."""
         if text not in self.known:
-            self.known[text] = worst_shortfall(text, self.score)
+            self.known[text] = float(shortfalls(text, self.score).max()) if text.tokens else 0.0
         return self.known[text]
 
 
@@ -101,7 +101,15 @@ def control_checks(judge: Judge, greedy: RunSpec, sampled: RunSpec, prompts: Seq
     """The noise of the pair, and the target as its own draft: greedy, and at a temperature."""
     floor = judge.floor
     seen = Check(FLOOR, "ok", found=floor.noise, detail=f"largest |Δ logit| at {floor.positions} places")
-    return [seen, accepted_check(judge, greedy, prompts), alpha_check(judge, sampled, prompts)]
+    control = self_speculation(judge.networks, sampled, prompts)
+    # logits within 2ε differ by a TV distance of at most tanh ε, doubled here
+    missing, limit = 1 - control.alpha, math.tanh(judge.floor.noise / sampled.temperature) + FLOAT32
+    detail = f"missing to 1, over {control.tested} drafts"
+    return [
+        seen,
+        accepted_check(judge, greedy, prompts),
+        Check(ALPHA, "ok" if missing <= limit else "FAILED", found=missing, limit=limit, detail=detail),
+    ]
 
 
 def accepted_check(judge: Judge, greedy: RunSpec, prompts: Sequence[Prompt]) -> Check:
@@ -111,14 +119,6 @@ def accepted_check(judge: Judge, greedy: RunSpec, prompts: Sequence[Prompt]) -> 
     outcome: Outcome = "ok" if not control.rejected else "numeric" if control.rejected <= ties else "FAILED"
     detail = f"of {control.tested} drafts rejected; {ties} places where two tokens tie"
     return Check(ACCEPTED, outcome, found=control.rejected, limit=ties, detail=detail)
-
-
-def alpha_check(judge: Judge, sampled: RunSpec, prompts: Sequence[Prompt]) -> Check:
-    """Sampled self-drafting: α is 1, less what the noise of logits can take."""
-    control = self_speculation(judge.networks, sampled, prompts)
-    missing, limit = 1 - control.alpha, most_missing(judge.floor.noise, sampled.temperature)
-    detail = f"missing to 1, over {control.tested} drafts"
-    return Check(ALPHA, "ok" if missing <= limit else "FAILED", found=missing, limit=limit, detail=detail)
 
 
 def greedy_checks(judge: Judge, greedy: RunSpec, decode: Decode, prompts: Sequence[Prompt]) -> list[Check]:
@@ -131,27 +131,19 @@ def greedy_checks(judge: Judge, greedy: RunSpec, decode: Decode, prompts: Sequen
     worst, tokens = max(map(judge.shortfall, texts)), sum(len(text.tokens) for text in texts)
     outcome, detail = "ok" if worst <= limit else "FAILED", f"below the best, the worst of {tokens}"
     found.append(Check(RESCORED, outcome, greedy.method, worst, limit, detail))
-    return [excused(check) for check in found]
-
-
-def excused(check: Check) -> Check:
-    """Mark a lossy method's check as not required to pass."""
-    return check if read_method(check.method)["lossless"] else replace(check, outcome="lossy")
+    # a lossy method's check need not pass
+    return [check if read_method(check.method)["lossless"] else replace(check, outcome="lossy") for check in found]
 
 
 def sampled_tallies(judge: Judge, spec: RunSpec, decode: Decode, prompts: Sequence[Prompt], least: int) -> Tallies:
     """Surprise, and leaning to a draft network, of `least` or more sampled tokens; fewer if every text ends at once."""
-    texts, rival = texts_of(decode, spec, prompts, "sampled", least), rival_of(judge.networks, spec.method)
+    drafts = sorted((needs(spec.method) - {"target"}) & {*judge.networks.plain})
+    rival = PlainPass(judge.networks.network(drafts[0]), judge.networks.device) if drafts else None
+    texts = texts_of(decode, spec, prompts, "sampled", least)
     with judge.networks.gradless():
         found = list(tallies(texts, judge.score, spec.temperature, rival))
     leant = [leaning for _, leaning in found if leaning is not None]
     return {SURPRISE: all_together(one for one, _ in found), **({LEANING: all_together(leant)} if leant else {})}
-
-
-def rival_of(networks: Networks, method: str) -> PlainPass | None:
-    """The draft network of a method, used alone; None if no draft reads only the target's tokens."""
-    drafts = sorted((needs(method) - {"target"}) & {*networks.plain})
-    return PlainPass(networks.network(drafts[0]), networks.device) if drafts else None
 
 
 def texts_of(decode: Decode, spec: RunSpec, prompts: Sequence[Prompt], kind: str, least: int = 0) -> list[Text]:
@@ -186,7 +178,8 @@ def proof_checks(methods: Sequence[str], watch: Watch) -> list[Check]:
     for name in METHODS:
         if name in methods:
             watch(f"proof of {name} with a cache")
-            found.append(cached_check(name))
+            off = network_error(name)
+            found.append(Check(CACHED, decided(off, lossless=True), name, off, EXACT, "largest error of a probability"))
     return found
 
 
@@ -202,12 +195,6 @@ def method_check(name: str) -> Check:
 def decided(error: float, lossless: bool) -> Outcome:
     """The outcome of a check; a lossy method is not required to be exact."""
     return ("ok" if error <= EXACT else "FAILED") if lossless else "lossy"
-
-
-def cached_check(name: str) -> Check:
-    """The same through a tiny network whose cache is rolled back."""
-    error = network_error(name)
-    return Check(CACHED, decided(error, lossless=True), name, error, EXACT, "largest error of a probability")
 
 
 @cache
@@ -290,8 +277,3 @@ def control_trace(networks: Networks, spec: RunSpec, prompt: Prompt) -> metrics.
     with networks.gradless():
         (trace,) = decode(method, [prompt.ids], rng=rng, **to)
     return trace
-
-
-def most_missing(noise: float, temperature: float) -> float:
-    """How much of α logit noise ε can take, doubled: logits within 2ε differ by a TV distance of at most tanh ε."""
-    return math.tanh(noise / temperature) + FLOAT32

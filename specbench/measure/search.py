@@ -18,7 +18,6 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.timing import Clock
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
-from specbench.measure.calibrate import calibrate, fitting
 from specbench.measure.order import seed_of
 from specbench.measure.plan import read_prompts
 from specbench.models.network.causal import Causal
@@ -310,13 +309,6 @@ def child_counts(step: Step) -> ChildCounts:
     for node in path:
         counts[child[node]] += 1
     return ChildCounts(int(step.round.tested[0]), tuple(counts))
-
-
-def costs_at(networks: Networks, spec: RunSpec, context: int, nodes: int, repeat: int) -> tuple[int, Costs]:
-    """The costs of a round at this context length, or the nearest that the models support; with that length."""
-    widths = [width for width in range(1, nodes + 2) if width <= 9 or width % 4 == 1 or width == nodes + 1]
-    (length,) = fitting([context], nodes + 1, networks)
-    return length, calibrate(networks, [length], widths, repeat, spec.seed, spec=spec).costs(length)
 
 
 def tree_method(found: BestTree, spec: RunSpec, data: Sequence[str]) -> dict[str, Any]:
