@@ -28,7 +28,7 @@ from specbench.errors import UnusableModelError, UsageError
 from specbench.files import read_whole
 from specbench.models.checkpoints import bounds, gguf, names, quantise, reduced, weights
 from specbench.models.checkpoints.bounds import LARGEST_TOKENIZER
-from specbench.models.checkpoints.names import GROWN, Checkpoint
+from specbench.models.checkpoints.names import GGUF, GROWN, Checkpoint
 from specbench.models.network import attention as grouped
 from specbench.models.scale import growth
 from specbench.models.scale.shapes import Shape
@@ -49,7 +49,8 @@ def load_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     if reason:
         raise UnusableModelError(f"{checkpoint.name}: {reason}")
     if checkpoint.shape:
-        return growth.grown_config(config, checkpoint.shape, origin(checkpoint))
+        small = checkpoint.name.rpartition(GROWN)[0]
+        return growth.grown_config(config, checkpoint.shape, Path(small).name if Path(small).exists() else small)
     return config
 
 
@@ -68,7 +69,8 @@ def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     if adapter := weights.find_adapter(checkpoint, folder):
         return load_config(adapter.base)
     if not checkpoint.file and not (folder / "config.json").exists():
-        hint = gguf.files_in(folder)
+        files = sorted(folder.glob(f"*{GGUF}"))
+        hint = f"; it holds GGUF files: name one of them, such as {files[0]}" if files else ""
         raise UnusableModelError(f"{checkpoint.name}: no config.json in {folder}: not the folder of a checkpoint{hint}")
     if not checkpoint.file and (beyond := bounds.obstacle(folder)):
         raise UnusableModelError(f"{checkpoint.name}: {beyond}")
@@ -76,7 +78,12 @@ def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     try:
         with gguf.read_once(checkpoint):
             config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(folder, **common(checkpoint))
-        register(checkpoint, folder, config)
+        named = auto_map(folder / "config.json")
+        name = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
+        if checkpoint.may_run and name:
+            network: Any = get_class_from_dynamic_module(name, str(folder), local_files_only=True)
+            network.config_class = type(config)
+            AutoModelForCausalLM.register(type(config), network, exist_ok=True)
         if checkpoint.file:
             # the type of most weights; bfloat16 if these are packed
             config.dtype = gguf.UNPACKED.get(gguf.commonest(folder / checkpoint.file), torch.bfloat16)
@@ -98,12 +105,6 @@ def common(checkpoint: Checkpoint) -> dict[str, Any]:
     """The common arguments of all transformers loaders."""
     trust = {"local_files_only": True, "trust_remote_code": checkpoint.may_run}
     return {**trust, **gguf.arguments(checkpoint)}
-
-
-def origin(checkpoint: Checkpoint) -> str:
-    """The name of the original in a scale model: an alias, a hub id, or a folder or file name without its path."""
-    small = checkpoint.name.rpartition(GROWN)[0]
-    return Path(small).name if Path(small).exists() else small
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
@@ -337,13 +338,3 @@ def auto_map(file: Path) -> Any:
         return json.loads(read_whole(file, LARGEST_TOKENIZER)).get("auto_map")
     except (OSError, ValueError, AttributeError, RecursionError):
         return None  # the reader of the description reports the error
-
-
-def register(checkpoint: Checkpoint, folder: Path, config: PreTrainedConfig) -> None:
-    """Register the network of trusted code for its configuration, so that it is checked like any other."""
-    named = auto_map(folder / "config.json")
-    name = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
-    if checkpoint.may_run and name:
-        network: Any = get_class_from_dynamic_module(name, str(folder), local_files_only=True)
-        network.config_class = type(config)
-        AutoModelForCausalLM.register(type(config), network, exist_ok=True)

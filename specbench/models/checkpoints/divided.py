@@ -117,13 +117,6 @@ def obstacle(checkpoint: Checkpoint, quantize: str | None) -> str:
     return f"--quantize {quantize} needs all of it in memory" if quantize else ""
 
 
-def refuse_undivided(checkpoint: Checkpoint, quantize: str | None, text: str, device: torch.device) -> None:
-    """UsageError if the network cannot be divided, or the text is invalid."""
-    limits(text, device)
-    if reason := obstacle(checkpoint, quantize):
-        raise UsageError(f"{OPTION}: {checkpoint.name} cannot be divided: {reason}")
-
-
 def load(text: str, device: torch.device, into: Callable[[dict[str, Any]], tuple[Any, Any]]) -> tuple[Any, Any]:
     """The network that `into` loads, divided. UnusableModelError if the device cannot hold even the embeddings."""
     folder = tempfile.mkdtemp(prefix="specbench-")  # for weights that are not stored in the requested form
@@ -194,17 +187,13 @@ def refuse_uneven(name: str, config: Any, count: int) -> None:
 
 def refuse_unplanned(name: str, config: Any) -> None:
     """UnusableModelError if transformers has no plan for an architecture, or one that is untested here."""
-    plan = plan_of(config)
+    # transformers' plan: the styles, by the names of the network's parts
+    base = getattr(config.get_text_config(decoder=True), "base_model_tp_plan", None) or {}
+    plan = {**base, **(getattr(network_class(config), "_tp_plan", None) or {})} if base else {}
     if not plan:
         raise UnusableModelError(f"{PARALLEL}: transformers has no plan for {config.model_type}, which {name} is")
     if unknown := sorted(set(plan.values()) - STYLES):
         raise UnusableModelError(f"{PARALLEL}: {name} is split by {unknown[0]}, which is not supported here")
-
-
-def plan_of(config: Any) -> Mapping[str, str]:
-    """The sharding plan of transformers: the styles, by the names of the network's parts."""
-    base = getattr(config.get_text_config(decoder=True), "base_model_tp_plan", None) or {}
-    return {**base, **(getattr(network_class(config), "_tp_plan", None) or {})} if base else {}
 
 
 class KeptError(Exception):
@@ -227,9 +216,10 @@ def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
     shapes = [tensor.shape for tensor in net.parameters() if all(tensor is not end for end in ends)]
     heads, shared = heads_of(text)
     windows, ours = windows_of(text), attention in OURS
+    sizes = [tensor.numel() * tensor.element_size() for tensor in net.parameters()]
     return Network(
         weights=weight_bytes(net, config, device, how),
-        read=host_bytes(net, device, how),
+        read=sum(sizes if how.quantize and device.type != "cpu" else nlargest(READERS, sizes)),
         layers=text.num_hidden_layers,
         kept=kept_by(net) // (how.parallel or 1),
         hidden=text.hidden_size,
@@ -287,9 +277,3 @@ def weight_bytes(net: Any, config: PreTrainedConfig, device: torch.device, how: 
         return whole
     packed = quantise.linear_layers(net).values()
     return whole - int(sum(layer.weight.numel() * (layer.weight.element_size() - int(bits) / 8) for layer in packed))
-
-
-def host_bytes(net: Any, device: torch.device, how: How) -> int:
-    """The host's bytes while weights are read for another device: few of them, or all if it quantises them."""
-    sizes = [tensor.numel() * tensor.element_size() for tensor in net.parameters()]
-    return sum(sizes if how.quantize and device.type != "cpu" else nlargest(READERS, sizes))

@@ -25,7 +25,7 @@ from transformers.utils import logging
 from specbench.errors import UnusableModelError
 from specbench.files import replacing, writing
 from specbench.models.checkpoints import names
-from specbench.models.checkpoints.names import GGUF, Checkpoint, require
+from specbench.models.checkpoints.names import Checkpoint, require
 from specbench.wording import clean_path
 
 PART = re.compile(r"-\d{5}-of-\d{5}\.gguf")
@@ -107,12 +107,6 @@ def commonest(file: Path) -> str:
     """The type of most of its weights."""
     (name, _), *_ = kinds(file).most_common(1)
     return name
-
-
-def files_in(folder: Path) -> str:
-    """The remedy for a folder that holds GGUF files but no checkpoint; empty if it holds none."""
-    files = sorted(folder.glob(f"*{GGUF}"))
-    return f"; it holds GGUF files: name one of them, such as {files[0]}" if files else ""
 
 
 NAMES = {

@@ -15,11 +15,11 @@ import transformers
 from transformers import GgufConfig, PreTrainedModel
 from transformers.distributed.configuration_utils import DistributedConfig
 
-from specbench.errors import UnusableModelError
+from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints import divided, gguf, names, quantise, reduced, weights
 from specbench.models.checkpoints.bounds import attempt
 from specbench.models.checkpoints.description import common, experts, load_config, network_class, resolve_dtype
-from specbench.models.checkpoints.divided import AS_STORED, How
+from specbench.models.checkpoints.divided import AS_STORED, OPTION, How, limits, obstacle
 from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.checkpoints.weights import Watch, no_floats, stored, unwatched
 from specbench.models.scale import growth
@@ -50,7 +50,9 @@ def refuse_unable(checkpoint: Checkpoint, config: Any, dtype: torch.dtype, devic
     how.attention_of(config)
     quantise.refuse_unmet(checkpoint, config, device)
     if how.device_map is not None:
-        divided.refuse_undivided(checkpoint, how.quantize, how.device_map, device)
+        limits(how.device_map, device)
+        if reason := obstacle(checkpoint, how.quantize):
+            raise UsageError(f"{OPTION}: {checkpoint.name} cannot be divided: {reason}")
     if how.parallel is not None:
         divided.refuse_unsplit(checkpoint, config, how, device)
     if how.quantize is None:
@@ -99,7 +101,12 @@ def load_model(
 def _plain(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
     """The network before quantisation."""
     if checkpoint.shape is not None:
-        return _grown(checkpoint, config, wanted)
+        small, attention = load_original(checkpoint), wanted.how.attention_of(config)
+        config.dtype = wanted.dtype
+        model = growth.network(small.model.state_dict(), small.model.config, config, wanted.device, attention)
+        model.generation_config = small.model.generation_config
+        warnings = (*small.warnings, *growth.warnings(checkpoint.name, config))
+        return replace(small, model=model, dtype=wanted.dtype, warnings=warnings)
     if not checkpoint.file and (adapter := weights.find_adapter(checkpoint, names.fetch(checkpoint))):
         return _merged(adapter, config, wanted)
     return _stored(checkpoint, config, wanted)
@@ -113,8 +120,13 @@ def _stored(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
     refuse_incomplete(checkpoint, info)
     if not files.packed:
         refuse_other_types(checkpoint, model, no_floats(files.weights))
+    said = growth.warnings(checkpoint.name, config)
+    if files.pickled:
+        said.append(f"{checkpoint.name}: pickled weights (.bin), read by torch's weights-only loader")
+    if info["unexpected_keys"]:
+        said.append(f"{checkpoint.name}: weights that the model does not use: {some(info['unexpected_keys'])}")
     warnings = (
-        *loading_warnings(checkpoint, config, info, files.pickled),
+        *said,
         *divided.notes(checkpoint.name, model),
     )
     ready = model.eval().requires_grad_(False)
@@ -133,15 +145,6 @@ def _merged(adapter: weights.Adapter, config: Any, wanted: _Wanted) -> Loaded:
     commit = names.commit(names.fetch(adapter.checkpoint))
     done = f"{base.weights}, {weights.merged_label(adapter, base.commit)}"
     return replace(base, model=model.eval().requires_grad_(False), commit=commit, weights=done)
-
-
-def _grown(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
-    small, attention = load_original(checkpoint), wanted.how.attention_of(config)
-    config.dtype = wanted.dtype
-    model = growth.network(small.model.state_dict(), small.model.config, config, wanted.device, attention)
-    model.generation_config = small.model.generation_config
-    warnings = (*small.warnings, *growth.warnings(checkpoint.name, config))
-    return replace(small, model=model, dtype=wanted.dtype, warnings=warnings)
 
 
 def load_original(checkpoint: Checkpoint) -> Loaded:
@@ -264,12 +267,3 @@ def refuse_other_types(checkpoint: Checkpoint, model: Any, no_floats: Mapping[st
                 f"{checkpoint.name}: {name} is stored as {kind}, and config.json names no way of quantising: write the "
                 "weights as float32, float16 or bfloat16, or name in quantization_config how they are quantised"
             )
-
-
-def loading_warnings(checkpoint: Checkpoint, config: Any, info: dict[str, Any], pickled: bool) -> tuple[str, ...]:
-    warnings = growth.warnings(checkpoint.name, config)
-    if pickled:
-        warnings.append(f"{checkpoint.name}: pickled weights (.bin), read by torch's weights-only loader")
-    if info["unexpected_keys"]:
-        warnings.append(f"{checkpoint.name}: weights that the model does not use: {some(info['unexpected_keys'])}")
-    return tuple(warnings)

@@ -180,7 +180,12 @@ def resolve(name: str, revision: str | None = None) -> Checkpoint:
     if name and Path(name).is_dir():
         return _on_disk(name, Path(name), revision)
     if name.endswith(GGUF):
-        return _gguf(name, revision)
+        path, remote = Path(name), HUB_FILE.fullmatch(name)
+        if path.is_file():
+            return _on_disk(name, path.parent, revision, path.name)
+        if remote:
+            return Checkpoint(name, remote["repo"], revision, file=remote["file"])
+        raise UnusableModelError(f"there is no file {name}, and it is not owner/name/FILE.gguf of the hub either")
     if f"{GGUF}.part" in name and Path(name).is_file():
         whole = name.rpartition(".part")[0]
         raise UnusableModelError(
@@ -188,7 +193,12 @@ def resolve(name: str, revision: str | None = None) -> Checkpoint:
             f"cat {quote(whole)}.part* > {quote(Path(whole).name)}"
         )
     if GROWN in name:
-        return _grown(name, revision)
+        small, _, like = name.rpartition(GROWN)
+        shape = shapes.find(like)
+        grown = resolve(small, revision)
+        if grown.shape is not None:
+            raise UnusableModelError(f"{name}: {small} is grown already: name one shape only")
+        return replace(grown, name=name, shape=shape)
     if HUB_ID.fullmatch(name):
         return Checkpoint(name, name, revision)
     if name.startswith(PATHS):
@@ -204,24 +214,6 @@ def _on_disk(name: str, folder: Path, revision: str | None, file: str | None = N
     if revision is not None:
         raise UsageError(f"{name} is a local path and has no revision {revision!r}: leave the revision out")
     return Checkpoint(name, str(folder), file=file)
-
-
-def _gguf(name: str, revision: str | None) -> Checkpoint:
-    file, remote = Path(name), HUB_FILE.fullmatch(name)
-    if file.is_file():
-        return _on_disk(name, file.parent, revision, file.name)
-    if remote:
-        return Checkpoint(name, remote["repo"], revision, file=remote["file"])
-    raise UnusableModelError(f"there is no file {name}, and it is not owner/name/FILE.gguf of the hub either")
-
-
-def _grown(name: str, revision: str | None) -> Checkpoint:
-    small, _, like = name.rpartition(GROWN)
-    shape = shapes.find(like)
-    found = resolve(small, revision)
-    if found.shape is not None:
-        raise UnusableModelError(f"{name}: {small} is grown already: name one shape only")
-    return replace(found, name=name, shape=shape)
 
 
 def default_draft(target: str) -> str | None:

@@ -60,12 +60,18 @@ def write_scale_model(
     tensors = growth.empty_weights(growth.skeleton(config))
     shards = sharded(tensors, max_shard_size)
     check_place(out, overwrite)
-    check_disk(out, sum(t.nbytes for t in tensors.values()))
+    size = sum(t.nbytes for t in tensors.values())
+    parent = next(folder for folder in out.absolute().parents if folder.exists())
+    free = shutil.disk_usage(parent).free
+    if free < size + 2**26:  # and the tokenizer
+        raise UsageError(f"{out} needs {size / 1e9:.1f} GB, and {parent} has {free / 1e9:.1f} GB left")
     original = loading.load_original(checkpoint)
     sizes = growth.Growth.of(original.model.config, config)
     with appearing(out) as folder:
         config.save_pretrained(folder)
-        copy_tokenizer(names.fetch(checkpoint), folder)
+        files = names.fetch(checkpoint)
+        for one in sorted({one for pattern in TOKENIZER for one in files.glob(pattern)}):
+            shutil.copyfile(one, folder / one.name)
         original.model.generation_config.save_pretrained(folder)
         (folder / "README.md").write_text(card(config, sizes, tensors), encoding="utf-8")
         source = original.model.state_dict()
@@ -73,7 +79,9 @@ def write_scale_model(
             part = {n: growth.grown(n, tensors[n], source, sizes, CPU) for n in inside}
             save_file(part, folder / file, metadata={"format": "pt"})
             shutil.copymode(folder / "config.json", folder / file)  # safetensors makes its files unreadable for others
-        write_index(shards, folder)
+        if shards.is_sharded:
+            index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}
+            (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
 
 
 def sharded(tensors: dict[str, torch.Tensor], max_shard_size: str) -> StateDictSplit:
@@ -82,18 +90,6 @@ def sharded(tensors: dict[str, torch.Tensor], max_shard_size: str) -> StateDictS
         return split_torch_state_dict_into_shards(tensors, max_shard_size=max_shard_size)
     except ValueError as error:
         raise UsageError(f"--max-shard-size {max_shard_size!r}: write a size such as 5GB or 500MB") from error
-
-
-def write_index(shards: StateDictSplit, folder: Path) -> None:
-    if shards.is_sharded:
-        index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
-
-
-def copy_tokenizer(source: Path, folder: Path) -> None:
-    """Copy the files of the original's tokenizer."""
-    for file in sorted({file for pattern in TOKENIZER for file in source.glob(pattern)}):
-        shutil.copyfile(file, folder / file.name)
 
 
 def card(config: PreTrainedConfig, sizes: growth.Growth, tensors: dict[str, torch.Tensor]) -> str:
@@ -128,14 +124,6 @@ def is_scale_model(folder: Path) -> bool:
         return growth.KEY in json.loads(read_whole(folder / "config.json", LARGEST))
     except (OSError, ValueError, TypeError, RecursionError):
         return False
-
-
-def check_disk(out: Path, size: int) -> None:
-    """UsageError unless `size` bytes fit on the disk of `out`."""
-    parent = next(folder for folder in out.absolute().parents if folder.exists())
-    free = shutil.disk_usage(parent).free
-    if free < size + 2**26:  # and the tokenizer
-        raise UsageError(f"{out} needs {size / 1e9:.1f} GB, and {parent} has {free / 1e9:.1f} GB left")
 
 
 @contextmanager

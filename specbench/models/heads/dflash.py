@@ -266,7 +266,11 @@ class DFlash(Parallel, nn.Module):
         said = head.config.get("sample_from_anchor")
         self.first = 0 if (head.kind == "dspark" if said is None else said) else 1
         self.steps = self.block - self.first
-        self.windows = seen_by(head, self.config)
+        ahead = head.format != SPECULATORS or bool(head.config.get("sliding_window_non_causal"))
+        self.windows = {
+            name: (everything if window is None else windowed(head.format == SPECULATORS, ahead), window)
+            for name, window in sliding(self.config).items()
+        }
         self.rotary_emb = rotary(self.config, target)
         self.confidence_head = Confidence(head, self.markov_head, width) if CONFIDENCE in head.tensors else None
         self.warnings = fill(self, head, target, stored(head, target))
@@ -282,7 +286,11 @@ class DFlash(Parallel, nn.Module):
         states = self.hidden_norm(self.fc(features))
         angles = self.rotary_emb(states, text)
         for layer, kept in zip(self.layers, places.cache.rows, strict=True):
-            kept.update(*keys_and_values(layer.self_attn, states, angles))
+            attention: Any = layer.self_attn
+            shape = (*states.shape[:-1], -1, attention.head_dim)
+            key, value = attention.k_proj(states).view(shape), attention.v_proj(states).view(shape).transpose(1, 2)
+            key = (attention.k_norm(key) if hasattr(attention, "k_norm") else key).transpose(1, 2)
+            kept.update(apply_rotary_pos_emb(key, key, *angles)[1], value)
 
     @torch.no_grad()
     def draft(self, context: Context, text: Tensor, features: Tensor | None, places: Places, depth: int) -> Drafted:
@@ -318,24 +326,6 @@ class DFlash(Parallel, nn.Module):
         known = None if self.markov_head is None else self.markov_head.markov_w1(before)
         found: Tensor = self.confidence_head(states, known)
         return found
-
-
-def keys_and_values(attention: Any, states: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """[B, H', q, D] twice: a layer's keys and values of states [B, q, H] that are not its own."""
-    shape = (*states.shape[:-1], -1, attention.head_dim)
-    key, value = attention.k_proj(states).view(shape), attention.v_proj(states).view(shape).transpose(1, 2)
-    key = (attention.k_norm(key) if hasattr(attention, "k_norm") else key).transpose(1, 2)
-    return apply_rotary_pos_emb(key, key, *angles)[1], value
-
-
-def seen_by(head: Head, config: Any) -> dict[str, tuple[Seen, int | None]]:
-    """The tokens that a block attends to in layers of every type: all of itself and of the text, or those in a window.
-    With a window, speculators looks back from the pending token, and not ahead unless `sliding_window_non_causal`."""
-    ahead = head.format != SPECULATORS or bool(head.config.get("sliding_window_non_causal"))
-    return {
-        name: (everything if window is None else windowed(head.format == SPECULATORS, ahead), window)
-        for name, window in sliding(config).items()
-    }
 
 
 def windowed(from_pending: bool, ahead: bool) -> Seen:

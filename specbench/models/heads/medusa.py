@@ -50,7 +50,11 @@ class Medusa(Parallel, nn.Module):
         self.steps = 1 + max((int(name.split(".")[0]) for name in tensors if name[0].isdigit()), default=-1)
         width = shape_of(replace(head, tensors=tensors), "0.0.linear.weight")[1]
         refuse_other(head, target, width)
-        self.target, self.dtype, self.config = target, target.dtype, without_layers(target, width)
+        nobody: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+        config = LlamaConfig(num_hidden_layers=0, hidden_size=width, num_attention_heads=1, **nobody)
+        config.vocab_size = target.vocabulary
+        config._attn_implementation = target.config._attn_implementation
+        self.target, self.dtype, self.config = target, target.dtype, config
         if self.known is not None:
             setattr(self.config, SIZE, len(self.known))
         for number in range(self.steps):
@@ -90,15 +94,6 @@ class Medusa(Parallel, nn.Module):
         for block in parts if self.lm_head is not None else parts[:-1]:
             z = block(z)
         return (self.lm_head if self.lm_head is not None else parts[-1])(z), z
-
-
-def without_layers(target: Borrowed, width: int) -> Any:
-    """The configuration of a head without layers, so without cache entries."""
-    nobody: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    config = LlamaConfig(num_hidden_layers=0, hidden_size=width, num_attention_heads=1, **nobody)
-    config.vocab_size = target.vocabulary
-    config._attn_implementation = target.config._attn_implementation
-    return config
 
 
 def as_authors(head: Head) -> dict[str, Tensor]:

@@ -149,7 +149,14 @@ def layer_config(head: Head, target: Borrowed) -> Any:
         config: Any = (Qwen3Config if normed else LlamaConfig)(**keys, **nobody)
     except Exception as error:  # wrong types raise arbitrary errors
         raise UnusableModelError(f"{head.name}: unusable config.json: {first_line(error)}") from error
-    config.layer_types, config.sliding_window = _windows(head, count)
+    types = list(head.config.get("layer_types") or ())[:count]
+    types += ["full_attention"] * (count - len(types))
+    if not any("sliding" in name for name in types):
+        config.layer_types, config.sliding_window = types, None
+    else:
+        if (window := number_in(head, "sliding_window")) is None:
+            raise UnusableModelError(f"{head.name}: unusable config.json: it has sliding layers and no sliding_window")
+        config.layer_types, config.sliding_window = types, window
     config.use_sliding_window = config.sliding_window is not None  # otherwise Qwen3's would have none
     config._attn_implementation = target.config._attn_implementation
     return config
@@ -166,17 +173,6 @@ def _heads(head: Head) -> tuple[int, int, int]:
             f"and {groups} heads of keys"
         )
     return heads, groups, query // heads
-
-
-def _windows(head: Head, layers: int) -> tuple[list[str], int | None]:
-    """The types of layers and the window of sliding ones. Without types no layer slides, whatever else is declared."""
-    types = list(head.config.get("layer_types") or ())[:layers]
-    types += ["full_attention"] * (layers - len(types))
-    if not any("sliding" in name for name in types):
-        return types, None
-    if (window := number_in(head, "sliding_window")) is None:
-        raise UnusableModelError(f"{head.name}: unusable config.json: it has sliding layers and no sliding_window")
-    return types, window
 
 
 def rotary(config: Any, target: Borrowed) -> nn.Module:
@@ -283,11 +279,6 @@ def output(head: Head, config: object, target: Borrowed) -> nn.Module | None:
     setattr(config, SIZE, rows)
     with torch.device("meta"):
         return ReducedHead(torch.empty(rows, width), torch.empty(rows, dtype=torch.long), target.vocabulary)
-
-
-def cuttable(head: Any) -> bool:
-    """Whether a head, loaded or not, has one output for all drafted tokens, and drafts one token after the other."""
-    return not head.at_once and hasattr(head, "lm_head")
 
 
 def reduce_output(head: Any, target: Any, ids: Sequence[int]) -> Any:

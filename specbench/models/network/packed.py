@@ -277,7 +277,13 @@ class Int4Linear(nn.Module):
             found: Tensor = torch.ops.specbench.linear(x, self.weight, self.groups, self.scale, self.bias)
             return found
         codes, scale = coded(x.reshape(-1, self.in_features))
-        whole = F.pad(codes, (0, -self.in_features % GROUP)).double() @ unpacked(self.weight, self.groups).t()
+        parts = self.weight.view(len(self.weight), -1, TALL, 4)
+        rows = torch.stack([parts & 15, parts >> 4], 2).permute(0, 3, 1, 2, 4).reshape(len(self.weight) * TALL, -1)
+        values = self.groups.view(len(self.weight), -1, TALL).transpose(1, 2).reshape(len(self.weight) * TALL, -1)
+        whole = (
+            F.pad(codes, (0, -self.in_features % GROUP)).double()
+            @ ((rows.double() - INT4_RAISE) * values.double().repeat_interleave(GROUP, 1)).t()
+        )
         return finished(whole[:, : self.out_features].float(), scale * self.scale, self.bias, x)
 
 
@@ -317,14 +323,6 @@ def int4_tiles(codes: Tensor) -> Tensor:
     first, second = raised.view(-1, TALL, raised.shape[1] // 8, 2, 4).permute(3, 0, 2, 1, 4)
     found: Tensor = first | second << 4
     return found.reshape(len(raised) // TALL, -1)
-
-
-def unpacked(weight: Tensor, groups: Tensor) -> Tensor:
-    """The codes of tiles times the values of their groups, as float64 [whole tiles, whole groups]."""
-    parts = weight.view(len(weight), -1, TALL, 4)
-    codes = torch.stack([parts & 15, parts >> 4], 2).permute(0, 3, 1, 2, 4).reshape(len(weight) * TALL, -1)
-    values = groups.view(len(weight), -1, TALL).transpose(1, 2).reshape(len(weight) * TALL, -1)
-    return (codes.double() - INT4_RAISE) * values.double().repeat_interleave(GROUP, 1)
 
 
 def group_tiles(groups: Tensor) -> Tensor:

@@ -146,7 +146,9 @@ def by_digits(scores: Tensor, p: float) -> Tensor:
     """
     inside = masses(scores)
     goes = (inside.sum(-1, keepdim=True) - 1).clamp(max=going(p))  # less than all of it
-    keys, left = ordered(scores)
+    kind, bits = BITS[scores.dtype]
+    raw = (scores + 0.0).view(kind)  # −0 becomes 0
+    keys, left = raw ^ ((raw >> (bits - 1)) & ((1 << (bits - 1)) - 1)), bits
     signs = keys ^ (-1 << (left - 1))  # as bits, whole numbers from 0 on
     edge, below = torch.zeros_like(goes), torch.zeros_like(goes)
     while left > 0:
@@ -170,13 +172,6 @@ def masses(scores: Tensor) -> Tensor:
 def going(p: float) -> int:
     """The greatest mass that may be removed."""
     return math.floor((1 - p) * 2.0**ONE)
-
-
-def ordered(scores: Tensor) -> tuple[Tensor, int]:
-    """[B, V] whole numbers in the order of the scores, equal for equal scores, and their number of bits."""
-    kind, bits = BITS[scores.dtype]
-    raw = (scores + 0.0).view(kind)  # −0 becomes 0
-    return raw ^ ((raw >> (bits - 1)) & ((1 << (bits - 1)) - 1)), bits
 
 
 # --- ranks ------------------------------------------------------------------------------------------------------------
