@@ -26,7 +26,9 @@ def backend_for(specs: Sequence[RunSpec]) -> Backend:
     for engine in (engine for spec in specs for engine in engines(spec.engine_option)):
         if engine not in TAKE_OPTIONS:
             names = " or ".join(TAKE_OPTIONS)
-            raise UsageError(f"--engine-option: {engine[:60]!r} takes none{near(engine, TAKE_OPTIONS)}: name {names}")
+            raise UsageError(
+                f"--engine-option: {engine[:60]!r} takes no engine options{near(engine, TAKE_OPTIONS)}: name {names}"
+            )
     for spec in specs:
         if spec.arrivals is not None and spec.backend != server.NAME:
             raise UsageError(

@@ -46,30 +46,29 @@ def numbers_by_category(samples: Sequence[Sample], longest: int, lookahead: int 
 def category_numbers(samples: Sequence[Sample], lookahead: int | None) -> dict[str, Any]:
     """The numbers of the prompts of one category: ratios of totals with intervals, means of prompts, and counts."""
     counts = metrics.acceptance([r for s in samples for r in s.method.rounds])
+    groups = [[s.method for s in group] for group in by_prompt(samples)]
+    emitted = [sum(len(trace.tokens) for trace in group) for group in groups]
+    found = statistics.ratio_of_totals(emitted, [sum(len(trace.rounds) for trace in group) for group in groups])
+    arms = timing([s.baseline for s in samples]), timing([s.method for s in samples])
+    explained = explanation(samples, *arms, lookahead)
+    own = [own_numbers(group) for group in grouped(samples, lambda one: one.prompt)]
     return {
         "category": samples[0].category,
         "prompts": len({s.prompt for s in samples}),
         "draws": len(by_prompt(samples)),
         **acceptance_columns(samples, counts),
-        **tokens_per_round_bounds(samples),
+        "tokens_per_round_low": found.low,
+        "tokens_per_round_high": found.high,
         **costs(samples),
         **speedup_columns(samples),
-        **predictions(samples, lookahead),
-        **means(samples),
+        **{name: explained[name] for name in PREDICTED},
+        **{f"{name}_mean": mean([numbers[name] for numbers in own]) for name in own[0]},
         "rounds": counts.rounds,
         "drafted": counts.drafted,
         "tested": counts.tested,
         "accepted": counts.accepted,
         "tokens": counts.emitted,
     }
-
-
-def tokens_per_round_bounds(samples: Sequence[Sample]) -> dict[str, float]:
-    """The interval of tokens per round over prompts."""
-    groups = [[s.method for s in group] for group in by_prompt(samples)]
-    emitted = [sum(len(trace.tokens) for trace in group) for group in groups]
-    found = statistics.ratio_of_totals(emitted, [sum(len(trace.rounds) for trace in group) for group in groups])
-    return {"tokens_per_round_low": found.low, "tokens_per_round_high": found.high}
 
 
 def costs(samples: Sequence[Sample]) -> dict[str, float]:
@@ -83,19 +82,6 @@ def costs(samples: Sequence[Sample]) -> dict[str, float]:
         "baseline_tokens_per_second": metrics.ratio(baseline.tokens, baseline.seconds),
         "tokens_per_second": metrics.ratio(method.tokens, method.seconds),
     }
-
-
-def predictions(samples: Sequence[Sample], lookahead: int | None) -> dict[str, float]:
-    """The speedup predicted from the α and costs of these prompts."""
-    arms = timing([s.baseline for s in samples]), timing([s.method for s in samples])
-    explained = explanation(samples, *arms, lookahead)
-    return {name: explained[name] for name in PREDICTED}
-
-
-def means(samples: Sequence[Sample]) -> dict[str, float]:
-    """The mean over prompts of each prompt's own value, repetitions pooled; prompts without one are left out."""
-    own = [own_numbers(group) for group in grouped(samples, lambda one: one.prompt)]
-    return {f"{name}_mean": mean([numbers[name] for numbers in own]) for name in own[0]}
 
 
 def own_numbers(samples: Sequence[Sample]) -> dict[str, float]:

@@ -158,22 +158,18 @@ def agreements(cells: Sequence[Cell]) -> Iterator[Agreement]:
     able = [cell for cell in cells if cell.status in MEASURED and cell.samples and comparable(cell)]
     for first, *others in grouped(able, lambda cell: cell.spec.on_any_engine):
         for other in others:
-            yield agreement(first, other)
+            theirs = {(s.prompt, s.repeat, s.turn): s.method for s in other.samples}
+            both = [(s.method, theirs[key]) for s in first.samples if (key := (s.prompt, s.repeat, s.turn)) in theirs]
+            equal = [pair for pair in both if pair[0].tokens == pair[1].tokens]
+            same = [pair for pair in equal if same_verdicts(*pair)]
+            counted = [pair for pair in equal if pair not in same and same_counts(*pair)]
+            yield Agreement(first, other, len(both), len(equal), len(same), len(counted))
 
 
 def comparable(cell: Cell) -> bool:
     """Whether texts are greedy, and drafts independent of where a round begins: those of a model."""
     drafted = bool(cell.resolved.get("drafted_by")) and cell.spec.schedule == "constant"
     return cell.spec.temperature == 0 and cell.spec.method != BASELINE and drafted and not cell.resolved.get("carries")
-
-
-def agreement(one: Cell, other: Cell) -> Agreement:
-    theirs = {(s.prompt, s.repeat, s.turn): s.method for s in other.samples}
-    both = [(s.method, theirs[key]) for s in one.samples if (key := (s.prompt, s.repeat, s.turn)) in theirs]
-    equal = [pair for pair in both if pair[0].tokens == pair[1].tokens]
-    same = [pair for pair in equal if same_verdicts(*pair)]
-    counted = [pair for pair in equal if pair not in same and same_counts(*pair)]
-    return Agreement(one, other, len(both), len(equal), len(same), len(counted))
 
 
 def same_verdicts(one: Trace, other: Trace) -> bool:

@@ -154,7 +154,11 @@ class RunFolder(Observer):
             write_csv(self.path / SAMPLES, joined(self._samples))
             if by_category := joined(self._categories):
                 write_csv(self.path / CATEGORIES, by_category)
-            write_rounds(self.path / ROUNDS, joined(self._rounds))
+            import pandas as pd
+
+            if rounds := joined(self._rounds):
+                with replacing(self.path / ROUNDS) as temporary:
+                    pd.DataFrame(rounds).to_parquet(temporary, index=False)
         self._rendered = True
 
     def close(self) -> None:
@@ -190,12 +194,3 @@ def make_folder(parent: Path, name: str) -> Path:
 def writing_to(place: Path) -> AbstractContextManager[None]:
     """Convert a full disk or an unwritable folder into a UsageError of one line."""
     return writing(f"results to {place}", "choose another --output-dir")
-
-
-def write_rounds(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One row per round of every method: counts, and the acceptance probability at each tested position."""
-    import pandas as pd
-
-    if rows:
-        with replacing(path) as temporary:
-            pd.DataFrame(rows).to_parquet(temporary, index=False)

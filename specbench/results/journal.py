@@ -31,13 +31,20 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._file = open_own(path, os.O_APPEND)
         self._end = sum(len(line) for line, _ in _sound(path))
-        if not self._end and not _begins(os.pread(self._file, len(HEAD), 0)):
+        # a torn first line may be shorter, or empty
+        if not self._end and not HEAD.startswith(os.pread(self._file, len(HEAD), 0)):
             self.close()
             raise UsageError(
                 f"{clean_path(path)} is not the journal of a run, and continuing would empty it: start a new run"
             )
         os.ftruncate(self._file, self._end)
-        _sync_folder(path.parent)
+        # without this a new file is not safely on disk
+        if os.name == "posix":
+            handle = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
     def append(self, body: Mapping[str, Any]) -> None:
         """Write one line and wait until it is on disk; after an OSError the journal is unchanged."""
@@ -96,18 +103,3 @@ def _body(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):  # invalid content with a valid checksum was forged
         return None
     return body
-
-
-def _begins(start: bytes) -> bool:
-    """Whether a file starts like a journal; a torn first line may be shorter, or empty."""
-    return HEAD.startswith(start)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Sync the folder, without which a new file is not safely on disk."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

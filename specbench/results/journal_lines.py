@@ -62,23 +62,23 @@ def samples_of(line: Mapping[str, Any]) -> dict[str, list[Sample]]:
 
 
 def _samples(line: Mapping[str, Any], cluster: str) -> dict[str, Sample]:
-    shared = {name: line[name] for name in SHARED} | {"conversation": conversation_of(line)}
+    turn, turns = line.get("conversation", ALONE)
+    if not (type(turn) is type(turns) is int and 1 <= turn <= turns):
+        raise ValueError(f"turn {turn} of {turns}")
+    shared = {name: line[name] for name in SHARED} | {"conversation": (turn, turns)}
     first, found = line["baseline"], {}
     baseline, reading = _read(first["trace"]), reading_of(first.get("machine", {}))
     for key, arm in line["arms"].items():
         own = shared | {"order": (first["place"], arm["place"]), "cluster": cluster or arm.get("block", "")}
-        check_sample(own)
+        texts = [own[name] for name in ("prompt", "category", "cluster")]
+        counts = [own[name] for name in ("repeat", "prompt_tokens", "turn")] + list(own["order"])
+        load = own["load"]
+        known = load is None or (is_number(load) and 0 <= load < math.inf)
+        if not (known and all(type(text) is str for text in texts) and all(map(is_count, counts))):
+            raise ValueError(f"a sample of {str(own)[:200]}")
         readings = (reading, reading_of(arm.get("machine", {})))
         found[key] = Sample(**own, baseline=baseline, method=_read(arm["trace"]), readings=readings)
     return found
-
-
-def conversation_of(line: Mapping[str, Any]) -> tuple[int, int]:
-    """The turn of a conversation in a line, and the number of turns."""
-    turn, turns = line.get("conversation", ALONE)
-    if not (type(turn) is type(turns) is int and 1 <= turn <= turns):
-        raise ValueError(f"turn {turn} of {turns}")
-    return turn, turns
 
 
 def _written(trace: Trace) -> dict[str, Any]:
@@ -210,16 +210,6 @@ def is_count(value: Any) -> bool:
 
 def is_chance(value: Any) -> bool:
     return is_number(value) and -ROUNDING <= value <= 1 + ROUNDING
-
-
-def check_sample(about: Mapping[str, Any]) -> None:
-    """Raise ValueError for sample fields, besides the traces, of the wrong type."""
-    texts = [about[name] for name in ("prompt", "category", "cluster")]
-    counts = [about[name] for name in ("repeat", "prompt_tokens", "turn")] + list(about["order"])
-    load = about["load"]
-    known = load is None or (is_number(load) and 0 <= load < math.inf)
-    if not (known and all(type(text) is str for text in texts) and all(map(is_count, counts))):
-        raise ValueError(f"a sample of {str(about)[:200]}")
 
 
 def check_lossless(found: Losslessness) -> None:

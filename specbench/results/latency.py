@@ -28,7 +28,9 @@ def latency(baseline: Sequence[Trace], method: Sequence[Trace], rows: int = 1) -
     """
     found = dict[str, float | None](dict.fromkeys(LATENCY))
     for arm, traces in (("", method), ("baseline_", baseline)):
-        waited, whole = (waits(traces, span) for span in (FIRST_PIECE, LAST_PIECE))
+        waited, whole = (
+            [1000 * trace.spans[span] for trace in traces if span in trace.spans] for span in (FIRST_PIECE, LAST_PIECE)
+        )
         found[f"{arm}ttft_ms"] = mean(waited) if waited else None
         prefill = [] if waited or rows > 1 else [1000 * t.prefill_seconds for t in traces if t.prefill_seconds > 0]
         steps = [per_token(t, rows) for t in traces]
@@ -36,11 +38,6 @@ def latency(baseline: Sequence[Trace], method: Sequence[Trace], rows: int = 1) -
         for name, times in zip(TIMES, (waited, prefill, told, whole), strict=True):
             found |= {f"{arm}{name}_{point}_ms": value for point, value in percentiles(times).items()}
     return found
-
-
-def waits(traces: Sequence[Trace], span: str) -> list[float]:
-    """Milliseconds of a span, for traces that have it."""
-    return [1000 * trace.spans[span] for trace in traces if span in trace.spans]
 
 
 def per_token(trace: Trace, rows: int) -> float | None:

@@ -131,16 +131,11 @@ def resolved(given: Path) -> Path:
         elif (run := run_called(name, USUAL if number == 0 and not given.anchor else place)) is not None:
             place = run
         else:
-            check_spelling(given)
+            hint = near(str(given), names_of_runs()) if len(given.parts) == 1 else ""
+            if hint:
+                raise UsageError(f"no run is called {clean(given, 100)}{hint}: specbench list shows them all")
             return given
     return place
-
-
-def check_spelling(given: Path) -> None:
-    """Raise UsageError if a bare name is a near miss of a run."""
-    hint = near(str(given), names_of_runs()) if len(given.parts) == 1 else ""
-    if hint:
-        raise UsageError(f"no run is called {clean(given, 100)}{hint}: specbench list shows them all")
 
 
 def names_of_runs() -> list[str]:

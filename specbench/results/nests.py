@@ -56,11 +56,6 @@ def span_seconds(traces: Sequence[Trace], span: str) -> float:
     return math.fsum(found) if found else math.nan
 
 
-def level_columns(found: Sequence[InnerLevel]) -> dict[str, float]:
-    """All levels as columns of results.csv: alpha_2, tokens_per_round_2, c_2, v_2, rounds_2, alpha_3 …"""
-    return {name: value for number, level in enumerate(found, start=2) for name, value in level.row(number).items()}
-
-
 def round_row(counts: RoundCounts) -> dict[str, Any]:
     """The counts of a round as columns, with those of its inner levels as rounds_2, drafted_2 …"""
     row = asdict(counts)

@@ -21,7 +21,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import chain
 from operator import or_
 from typing import Any, Literal
 
@@ -219,11 +218,6 @@ def busy(load: float | None, threads: float | None) -> bool:
     return load is not None and threads is not None and load > threads + BRIEF
 
 
-def other_conditions(before: Row, now: Row) -> str:
-    """Machine conditions that differ between two runs, so that seconds are not comparable; empty if none are known."""
-    return next(chain(other_load(before, now), other_pace(before, now)), "")
-
-
 def other_load(before: Row, now: Row) -> Iterator[str]:
     """Load from other programs in only one of two runs, or much more of it."""
     old, new = (number_in(row, "load_average") for row in (before, now))
@@ -336,7 +330,11 @@ def faults(row: Row) -> Iterator[Fault]:
     yield from fallen(row, "gpu_memory", GPU_FALL, "the clock of the GPU's memory", LOCKED)
     yield from fallen(row, "cpu", CPU_FALL, "the clock of the processor", COOLED)
     yield from throttled(row)
-    yield from stolen_from(row)
+    share = number_in(row, "cpu_steal") or 0.0
+    if share > STOLEN:
+        taken = f"{share:.1%} of the requested processor time went to other virtual machines (steal)"
+        advice = "both arms lost some, not always equally; repeat at another time, or on a machine of your own"
+        yield Fault("steal", share, f"{taken}: {advice}", f"while {taken}")
     yield from slow_baseline(row)
 
 
@@ -356,15 +354,6 @@ def throttled(row: Row) -> Iterator[Fault]:
         said = f"the GPU was throttled in {share:.0%} of the decodes ({why})"
         often = share < 1 - THROTTLED
         yield Fault("throttled", share, f"{said}: it is faster with more power or less heat", f"while {said}" * often)
-
-
-def stolen_from(row: Row) -> Iterator[Fault]:
-    """A virtual machine with stolen processor time."""
-    share = number_in(row, "cpu_steal") or 0.0
-    if share > STOLEN:
-        taken = f"{share:.1%} of the requested processor time went to other virtual machines (steal)"
-        advice = "both arms lost some, not always equally; repeat at another time, or on a machine of your own"
-        yield Fault("steal", share, f"{taken}: {advice}", f"while {taken}")
 
 
 def slow_baseline(row: Row) -> Iterator[Fault]:

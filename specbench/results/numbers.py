@@ -16,14 +16,13 @@ from specbench.metrics import Trace, ratio
 from specbench.results import noise, statistics
 from specbench.results.latency import LATENCY, SERVED, latency, served
 from specbench.results.machine import PEAKS
-from specbench.results.nests import BELIEF, belief_columns, draft_costs, inner_levels, level_columns, relayed, steady
+from specbench.results.nests import BELIEF, belief_columns, draft_costs, inner_levels, relayed, steady
 from specbench.results.noise import Steadiness, steadiness
 from specbench.results.samples import (
     Loop,
     Sample,
     alpha_of,
     by_prompt,
-    end_to_end,
     loop_of,
     repeated_ngrams,
     rounds_before,
@@ -129,7 +128,12 @@ def speedup_columns(samples: Sequence[Sample]) -> dict[str, float | None]:
         "speedup_low": speedup.low,
         "speedup_high": speedup.high,
         "speedup_geomean": statistics.geomean([speedup_per_token(s) for s in samples]),
-        "speedup_end_to_end": end_to_end(samples),
+        "speedup_end_to_end": metrics.speedup_of_totals(
+            (s.baseline.seconds + s.baseline.prefill_seconds for s in samples),
+            (len(s.baseline.tokens) for s in samples),
+            (s.method.seconds + s.method.prefill_seconds for s in samples),
+            (len(s.method.tokens) for s in samples),
+        ),
         **learning_columns(samples),
     }
 
@@ -152,7 +156,10 @@ def explanation(samples: Sequence[Sample], baseline: Timing, method: Timing, loo
     inner = inner_levels(traces, step)
     drafts = draft_costs(inner, traces, step, lookahead)
     found = explain(rounds, baseline, method, lookahead, speedup_of(samples).value, drafts, relayed(traces))
-    return {**found.row(), **level_columns(inner)}
+    return {
+        **found.row(),
+        **{name: value for number, level in enumerate(inner, start=2) for name, value in level.row(number).items()},
+    }
 
 
 def tallies(counts: metrics.Acceptance, drafting: metrics.Drafting) -> dict[str, Any]:

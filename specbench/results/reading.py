@@ -66,7 +66,12 @@ def read_run(path: Path) -> Run:
     if state.grown:
         specs = [spec.with_(limit=state.grown[-1]["limit"]) for spec in specs]
     run = Run(path, description, specs, state.cells(), frozenset(state.ended), limits)
-    check_listed(run)
+    listed = set(run.specs)
+    if foreign := [cell.spec.key for cell in run.cells if cell.spec not in listed]:
+        raise UsageError(
+            f"{run.path / journal.FILE} has cell {foreign[0]}, which {DESCRIPTION} does not list: one of them is not "
+            "of this run; start a new run"
+        )
     check_lost(run, state.former)
     return run
 
@@ -162,16 +167,6 @@ class JournalState:
 
     def cells(self) -> list[Cell]:
         return [cell_of(line, self.turns[key], self.ended.get(key)) for key, line in self.begun.items()]
-
-
-def check_listed(run: Run) -> None:
-    """Raise UsageError if the journal has a cell that is not in run.json, which was written first."""
-    listed = set(run.specs)
-    if foreign := [cell.spec.key for cell in run.cells if cell.spec not in listed]:
-        raise UsageError(
-            f"{run.path / journal.FILE} has cell {foreign[0]}, which {DESCRIPTION} does not list: one of them is not "
-            "of this run; start a new run"
-        )
 
 
 def check_lost(run: Run, former: Collection[str] = ()) -> None:

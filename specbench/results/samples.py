@@ -135,16 +135,6 @@ def by_prompt(samples: Sequence[Sample]) -> list[list[Sample]]:
     return grouped(samples, lambda sample: sample.draw)
 
 
-def end_to_end(samples: Sequence[Sample]) -> float:
-    """Speedup per token with the prefill of both arms."""
-    return metrics.speedup_of_totals(
-        (s.baseline.seconds + s.baseline.prefill_seconds for s in samples),
-        (len(s.baseline.tokens) for s in samples),
-        (s.method.seconds + s.method.prefill_seconds for s in samples),
-        (len(s.method.tokens) for s in samples),
-    )
-
-
 def speedup_of(samples: Sequence[Sample]) -> statistics.Interval:
     """The headline number: ratio of totals, paired by prompt."""
     groups = by_prompt(samples)
