@@ -2,13 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich.console import Console
-
 from specbench.metrics import ratio
 from specbench.presets import Preset
 from specbench.results.cells import MEASURED, Agreement
 from specbench.results.latency import POINTS
-from specbench.show.fitting import draw
 from specbench.show.table import Table
 from specbench.show.tables import LABELS, Columns, named, naming
 from specbench.show.text import NOTHING, cell_text, heading, is_number, lookahead, one_line, short_dataset
@@ -145,14 +142,6 @@ def three_digits(row: Row, column: str) -> str:
 
 
 # --- published numbers ------------------------------------------------------------------------------------------------
-
-
-def show_published(preset: Preset, rows: Sequence[Row], style: str, console: Console) -> None:
-    """Print the published numbers below the tables of a run, for readers only: other formats have just the rows."""
-    if style == "table":
-        draw(console, published_table(preset, rows).drawn())
-    elif style == "md":
-        console.file.write("\n" + published_table(preset, rows).markdown())
 
 
 def published_table(preset: Preset, rows: Sequence[Row]) -> Table:

@@ -87,7 +87,11 @@ class Fitted:
     records: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        frame, whole = frame_of(self.table, console, options), replace(self, table=unhyphenated(self.table))
+        made = copy(self.table)
+        made.columns = [replace(column, header=joined(column.header)) for column in self.table.columns]
+        drawn = (part(self.table, [0] * n, [1] * n, None) for n in (1, 2))
+        one, two = (Measurement.get(console, options.update_width(ENDLESS), some).maximum for some in drawn)
+        frame, whole = Frame(one - 1, two - one - 1), replace(self, table=made)
         natural = frame.around(len(self.table.columns)) + sum(s.natural for s in whole.spans(console, options))
         yield from (whole if natural <= options.max_width else self).fitted(frame, console, options)
 
@@ -138,25 +142,11 @@ class Fitted:
         return found or [keys]
 
 
-def unhyphenated(table: Table) -> Table:
-    """The same table, with headings unbroken inside words."""
-    made = copy(table)
-    made.columns = [replace(column, header=joined(column.header)) for column in table.columns]
-    return made
-
-
 def joined(header: RenderableType) -> RenderableType:
     """A heading without line breaks inside words; plain text stays plain, as its brackets are not markup."""
     if isinstance(header, Text):
         return Text(header.plain.replace("-\n", ""), header.style)
     return header.replace("-\n", "") if isinstance(header, str) else header
-
-
-def frame_of(table: Table, console: Console, options: ConsoleOptions) -> Frame:
-    """Measure borders and padding, which rich counts by its own rules."""
-    drawn = (part(table, [0] * n, [1] * n, None) for n in (1, 2))
-    one, two = (Measurement.get(console, options.update_width(ENDLESS), some).maximum for some in drawn)
-    return Frame(one - 1, two - one - 1)
 
 
 def widths_of(column: Column, key: bool, easy: int, console: Console, options: ConsoleOptions) -> ColumnWidths:

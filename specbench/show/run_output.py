@@ -222,7 +222,8 @@ def endings(rows: Sequence[Row]) -> list[str]:
 
 def remarkable(rows: Sequence[Row], *said: str) -> list[str]:
     """Notes on measured cells, without loops and faults, which are reported elsewhere."""
-    found = [*unsteady(rows, said), *machine(rows, said)]
+    told = [(fault, row) for row in rows for fault in faults(row) if not (fault.doubt and fault.doubt in said)]
+    found = [*[f"{cell_names([row], rows)}: {fault.note}" for fault, row in worst_of(told)], *machine(rows, said)]
     for part in (form, stopping, shared_time, held, learning, lossy):
         found += named(rows, part)
     found += [line for row in rows for line in choosing(row, rows)]
@@ -251,12 +252,6 @@ def choosing(row: Row, rows: Sequence[Row]) -> list[str]:
 
 def lossy(row: Row) -> list[str]:
     return [distance_of(row)] if row.get("lossless") == "lossy" else []
-
-
-def unsteady(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
-    """Instabilities: cells that share a baseline share most of them, so only the worst of every kind is reported."""
-    told = [(fault, row) for row in rows for fault in faults(row) if not (fault.doubt and fault.doubt in said)]
-    return [f"{cell_names([row], rows)}: {fault.note}" for fault, row in worst_of(told)]
 
 
 def machine(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:

@@ -131,7 +131,9 @@ def fragment(view: TokenView, style: bool = True) -> Markup:
         summary=summary(view),
         legend=legend,
         prompt=visible(view.prompt),
-        tokens=Markup("").join(_element(t.kind, _title(t), token_text(t)) for t in tokens),
+        tokens=Markup("").join(
+            _element(t.kind, f"{t.kind}: p {t.p:.4g}, q {_q(t)}, id {t.id}", token_text(t)) for t in tokens
+        ),
         table=_table(view),
     )
 
@@ -151,10 +153,6 @@ def page(view: TokenView) -> str:
 def _element(kind: Kind, title: str, text: str) -> Markup:
     tag = "del" if kind in {"rejected", "unused"} else "ins" if kind in {"correction", "bonus"} else "span"
     return Markup('<{0} class="tv-token tv-{1}" title="{2}">{3}</{0}>').format(tag, kind, title, text)
-
-
-def _title(token: TracedToken) -> str:
-    return f"{token.kind}: p {token.p:.4g}, q {_q(token)}, id {token.id}"
 
 
 def _q(token: TracedToken) -> str:

@@ -114,7 +114,9 @@ def lead(found: Recommendation, topic: str = "") -> str:
 
 def reason(found: Recommendation) -> str:
     """The reason in one plain sentence: the yield of a round, and its cost."""
-    cost = round_cost(found)
+    costs = [found.c_round, found.v, found.overhead]
+    known = [part for part in costs if part is not None]
+    cost = sum(known) if len(known) == len(costs) else None
     if found.tokens_per_round is None or cost is None or found.acceptance:
         return ""
     parts = [f"draft {formatted(found.c_round, '.2f')}", f"verify {formatted(found.v, '.2f')}"]
@@ -127,13 +129,6 @@ def reason(found: Recommendation) -> str:
         times += f", as long as {cost:.2f} {step}"
     emitted = formatted(found.tokens_per_round, ".2f")
     return f"Why: a round emits {emitted} tokens and takes {times} ({', '.join(parts)})"
-
-
-def round_cost(found: Recommendation) -> float | None:
-    """The cost of a round in baseline steps: the denominator of the calibrated prediction."""
-    parts = [found.c_round, found.v, found.overhead]
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
 
 
 def open_questions(found: Sequence[Recommendation], whose: Sequence[str] = ()) -> str:

@@ -36,10 +36,6 @@ class DesignPart:
     pictures: Sequence[Picture]
 
 
-def is_design(path: Path) -> bool:
-    return (path / SHAPES).is_file()
-
-
 def design_part(path: Path) -> DesignPart:
     """The report part of a `specbench design-draft` folder. UsageError if its shapes cannot be read."""
     shapes = read_table(path / SHAPES, COLUMNS, "design again")

@@ -315,7 +315,11 @@ def svg(picture: Picture, prefix: str) -> str:
     buffer = io.BytesIO()
     write(picture, buffer, "svg")
     root = ET.fromstring(buffer.getvalue())
-    _prune(root)
+    # metadata, and styles that would apply to the whole page
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in {f"{_SVG}metadata", f"{_SVG}style"}:
+                parent.remove(child)
     for element in root.iter():
         if text := picture.tips.get(element.get("id", "")):
             title = ET.Element("title")
@@ -327,14 +331,6 @@ def svg(picture: Picture, prefix: str) -> str:
     root.attrib = {"viewBox": root.get("viewBox", ""), "role": "img"}
     root.set("aria-label", clean(f"{picture.title}. {picture.caption}", 1000))
     return ET.tostring(root, encoding="unicode")
-
-
-def _prune(root: ET.Element) -> None:
-    """Remove metadata, and styles that would apply to the whole page."""
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in {f"{_SVG}metadata", f"{_SVG}style"}:
-                parent.remove(child)
 
 
 def _rename(root: ET.Element, prefix: str) -> None:
@@ -349,12 +345,7 @@ def _rename(root: ET.Element, prefix: str) -> None:
             found["href"] = f"#{prefix}{link.removeprefix('#')}"
         if "font-family" in found.get("style", ""):
             found["style"] = re.sub(r"\s*font-family:[^;]*;", "", found["style"])  # the page's own type
-        element.attrib = _coloured(found)
-
-
-def _coloured(found: dict[str, str]) -> dict[str, str]:
-    """The attributes with colours of the page, which must be in styles."""
-    styles = [found.pop("style", "").strip().rstrip(";"), *(f"{k}: {found.pop(k)}" for k in _PAINT if k in found)]
-    if text := "; ".join(filter(None, styles)):
-        found["style"] = _HEX.sub(lambda hit: _COLOURS.get(hit[0].lower(), hit[0]), text)
-    return found
+        styles = [found.pop("style", "").strip().rstrip(";"), *(f"{k}: {found.pop(k)}" for k in _PAINT if k in found)]
+        if text := "; ".join(filter(None, styles)):
+            found["style"] = _HEX.sub(lambda hit: _COLOURS.get(hit[0].lower(), hit[0]), text)
+        element.attrib = found

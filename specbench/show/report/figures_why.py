@@ -171,7 +171,10 @@ def by_category(lines: Mapping[str, Sequence[Row]], column: str = "speedup") -> 
 
     column: one of `CATEGORIES`.
     """
-    shown = {name: drawable(rows, column) for name, rows in [*lines.items()][:CELLS]}
+    shown = {
+        name: [row for row in several(rows) if math.isfinite(float_in(row, column))]
+        for name, rows in [*lines.items()][:CELLS]
+    }
     prompts = {str(row["category"]): row["prompts"] for rows in shown.values() for row in rows}
     kinds = sorted(prompts)[:MOST]
     if len(kinds) < 2:
@@ -190,11 +193,6 @@ def by_category(lines: Mapping[str, Sequence[Row]], column: str = "speedup") -> 
         if len(shown) > 1:
             legend(axes, 1)
     return picture
-
-
-def drawable(rows: Sequence[Row], column: str) -> list[Row]:
-    """The categories with several prompts and a number; a speedup is blank if prompts shared their time."""
-    return [row for row in several(rows) if math.isfinite(float_in(row, column))]
 
 
 def reach(row: Row, column: str) -> list[float]:
@@ -315,16 +313,13 @@ def reliability(curves: Sequence[Curve]) -> Picture | None:
         upper, lower = picture.figure.subplots(2, sharex=True, height_ratios=(3, 1))
         upper.plot((0, 1), (0, 1), **DASHED)
         for place, one in enumerate(curves[:CELLS]):
-            draw_curve((picture, upper), lower, one, look(place))
+            drawing = (picture, upper)
+            own = look(place)
+            label = f"{short(one.name, 40)}: ECE {one.error:.3f} ({one.if_exact:.3f})"
+            draw_line(drawing, one.rows, ("believed", "accepted"), one.tip, label, own, owner=one.cell)
+            drawing[0].own(one.cell, lower.plot(floats_in(one.rows, "believed"), floats_in(one.rows, "tests"), **own))
         upper.set(xlim=(0, 1.02), ylim=(0, 1.02), ylabel=RELIABILITY.y)
         lower.set(ylabel="tokens", xlabel=RELIABILITY.x)
         lower.set_ylim(bottom=0)
         legend(upper, 1)
     return picture
-
-
-def draw_curve(drawing: Drawing, lower: Axes, one: Curve, own: Mapping[str, Any]) -> None:
-    """Draw the curve of one cell, every point with its numbers, and its number of tests."""
-    label = f"{short(one.name, 40)}: ECE {one.error:.3f} ({one.if_exact:.3f})"
-    draw_line(drawing, one.rows, ("believed", "accepted"), one.tip, label, own, owner=one.cell)
-    drawing[0].own(one.cell, lower.plot(floats_in(one.rows, "believed"), floats_in(one.rows, "tests"), **own))

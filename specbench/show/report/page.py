@@ -31,7 +31,7 @@ from specbench.show.report.content import (
     run_part,
     side_by_side,
 )
-from specbench.show.report.design import DesignPart, design_part, is_design
+from specbench.show.report.design import SHAPES, DesignPart, design_part
 from specbench.show.report.figure import Picture
 from specbench.show.report.figures_why import steps_of
 from specbench.show.table import unbroken
@@ -80,7 +80,7 @@ def part_of(path: Path) -> Part:
     """The report part of a folder."""
     if (path / POINTS).is_file():
         return calibration_part(path)
-    return design_part(path) if is_design(path) else run_part(path)
+    return design_part(path) if (path / SHAPES).is_file() else run_part(path)
 
 
 CONTENTS: dict[str, Any] = {  # template variables besides the parts

@@ -5,7 +5,7 @@ fastest first, which the script of the page sorts and hides.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from specbench.judge.advice import QUESTION
@@ -96,7 +96,9 @@ def question(
 ) -> Question:
     """One question; `apart` are the settings that distinguish it from others on the same data set."""
     varying = [s for s in SETTINGS if varies(rows, s)]
-    best = best_of(cells, rows, found)
+    pairs = [(c, r) for c, r in zip(cells, rows, strict=True) if math.isfinite(float_in(r, "speedup"))]
+    chosen = [p for p in pairs if found and identity(p[0].spec) == identity(found)]
+    best = max(chosen or pairs, key=lambda p: p[1]["speedup"], default=None)
     return Question(
         heading=" · ".join([short_dataset(rows[0]["dataset"]), *(setting(rows[0], name) for name in apart)]),
         settings=" · ".join([shared_settings(rows, varying), *caveats(rows)]),
@@ -107,13 +109,6 @@ def question(
         pictures=list(pictures(cells, rows, best)),
         categories=by_category(cells, rows),
     )
-
-
-def best_of(cells: Sequence[Cell], rows: Sequence[Row], found: Recommendation | None) -> tuple[Cell, Row] | None:
-    """The cell that the verdict names; without a verdict, the fastest."""
-    pairs = [(c, r) for c, r in zip(cells, rows, strict=True) if math.isfinite(float_in(r, "speedup"))]
-    chosen = [p for p in pairs if found and identity(p[0].spec) == identity(found)]
-    return max(chosen or pairs, key=lambda p: p[1]["speedup"], default=None)
 
 
 def identity(found: Recommendation | RunSpec) -> tuple[str, str, float | None, int | None]:
@@ -137,7 +132,10 @@ def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] 
     ]
     if best is not None:
         cell, row = best
-        categories = fastest_of_methods(cells, rows)
+        measured = [pair for pair in zip(cells, rows, strict=True) if math.isfinite(float_in(pair[1], "speedup"))]
+        ordered = sorted(measured, key=lambda pair: -float_in(pair[1], "speedup"))
+        fastest = [group[0] for group in grouped(ordered, lambda pair: text_in(pair[1], "method"))]
+        categories = {label(row, rows): cell.category_rows() for cell, row in fastest}
         found += [
             figures_why.waterfall(row),
             *(figures_why.by_category(categories, column) for column in figures_why.CATEGORIES),
@@ -173,14 +171,6 @@ def by_category(cells: Sequence[Cell], rows: Sequence[Row]) -> list[tuple[str, S
     return [(name, lines) for name, lines in found if lines]
 
 
-def fastest_of_methods(cells: Sequence[Cell], rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
-    """The lines by category of the fastest cell of every method, fastest method first."""
-    measured = [pair for pair in zip(cells, rows, strict=True) if math.isfinite(float_in(pair[1], "speedup"))]
-    ordered = sorted(measured, key=lambda pair: -float_in(pair[1], "speedup"))
-    best = [group[0] for group in grouped(ordered, lambda pair: text_in(pair[1], "method"))]
-    return {label(row, rows): cell.category_rows() for cell, row in best}
-
-
 def setting(row: Row, name: str) -> str:
     """A setting with its value."""
     return f"{'T' if name == 'temperature' else name.replace('_', ' ')} {text_in(row, name) or '–'}"
@@ -209,7 +199,10 @@ def ranked(rows: Sequence[Row]) -> Ranked | None:
     shown = by_speedup(rows)
     if len(shown) <= FEW:
         return None
-    keys, units = naming(shown), units_of(shown)
+    several = len(set(map(method_name, shown))) > 1
+    # the groups to hide and show: methods if there are several, else lookaheads
+    units = {text_in(row, "cell"): method_name(row) if several else f"K {lookahead(row)}" for row in shown}
+    keys = naming(shown)
     columns = [(label, name) for label, name in COLUMNS if any(known(row, name) for row in shown)]
     ends = spread([v for row in shown for v in in_view(row)], 1.0, 0.03)
     lines = [
@@ -217,12 +210,6 @@ def ranked(rows: Sequence[Row]) -> Ranked | None:
         for row in shown
     ]
     return Ranked([LABELS.get(key, key.replace("_", " ")) for key in keys], columns, lines)
-
-
-def units_of(rows: Sequence[Row]) -> Mapping[str, str]:
-    """The group to hide and show, by cell: methods if there are several, else lookaheads."""
-    several = len(set(map(method_name, rows))) > 1
-    return {text_in(row, "cell"): method_name(row) if several else f"K {lookahead(row)}" for row in rows}
 
 
 def known(row: Row, name: str) -> bool:
