@@ -58,7 +58,11 @@ class Search:
             below = subtree[-1]
             children = [(0.0, *[NEVER] * nodes)]
             for chance in acceptance:
-                children.append(with_child(children[-1], scaled(below, chance), nodes))
+                before = children[-1]
+                backwards = scaled(below, chance)[nodes::-1]
+                # for every number of nodes the best division between this child and those before it
+                best = (max(map(add, before[:m], backwards[nodes - m : nodes])) for m in range(1, nodes + 1))
+                children.append((NEVER, *best))
             forest.append(tuple(children))
             subtree.append((NEVER, *(1 + max(some[m] for some in children) for m in range(nodes + 1))))
         return cls(tuple(acceptance), tuple(subtree), tuple(forest))
@@ -95,12 +99,6 @@ class Search:
 
 def scaled(tokens: Sequence[float], chance: float) -> tuple[float, ...]:
     return tuple(chance * some if some > NEVER else NEVER for some in tokens)
-
-
-def with_child(before: Sequence[float], child: Sequence[float], nodes: int) -> tuple[float, ...]:
-    """One child more: for every number of nodes the best division between it and those before it."""
-    backwards = child[nodes::-1]
-    return (NEVER, *(max(map(add, before[:m], backwards[nodes - m : nodes])) for m in range(1, nodes + 1)))
 
 
 def best_sizes(

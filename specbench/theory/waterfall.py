@@ -88,22 +88,17 @@ def _stages(
         ideal, formula = 1 + k * _later_cost(rounds, method, cost, lookahead), drafting
     else:
         ideal = formula = 1 + _mean(levels, lambda level, _: drafts[level])
-    verify, sampling, host, update = _added_costs(baseline, method, cost.baseline_step_seconds)
+    # beyond those of a baseline step, in steps
+    one, many = phases(baseline), phases(method)
+    idle = one.host + one.draft  # an empty draft is not a separate phase
+    added = (many.verify - one.verify, many.accept - one.accept, many.host - idle, many.update)
+    verify, sampling, host, update = (seconds / cost.baseline_step_seconds for seconds in added)
     with_verify = drafting + verify
     with_sampling = with_verify + sampling
     with_host = with_sampling + host
     round_costs = (ideal, formula, drafting, drafting, with_verify, with_sampling, with_host, with_host + update)
     flat, shaped = _round_tokens(levels, None if own else alpha)
     return tuple(map(ratio, (flat, flat, flat, *[shaped] * 5), round_costs))
-
-
-def _added_costs(baseline: Timing, method: Timing, step: float) -> tuple[float, float, float, float]:
-    """The cost of a round's verify pass, acceptance, host and updates beyond those of a baseline step, in steps."""
-    one, many = phases(baseline), phases(method)
-    idle = one.host + one.draft  # an empty draft is not a separate phase
-    added = (many.verify - one.verify, many.accept - one.accept, many.host - idle, many.update)
-    verify, sampling, host, update = (seconds / step for seconds in added)
-    return verify, sampling, host, update
 
 
 def _by_level(rounds: Sequence[RoundCounts], lookahead: int | None) -> Levels:
