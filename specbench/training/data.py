@@ -87,7 +87,9 @@ def text_files(name: str) -> TextFiles:
     elif os.path.exists(path):
         found, root = [path], path.parent
     else:
-        found, root = sorted(matching(path)), fixed_part(path)
+        # the common folder of all files of the pattern
+        root = next((place for place in path.parents if not glob.has_magic(str(place))), Path())
+        found = sorted(matching(path))
     if not found:
         endings = f" with one of the endings {' '.join(PROSE + CODE)}" if folder else ""
         raise UsageError(f"--data text:{shown}: no such file{endings}; a pattern names others, as text:'DIR/**/*.log'")
@@ -111,11 +113,6 @@ def is_text(name: str) -> bool:
 def matching(pattern: Path) -> Iterator[Path]:
     """The files that match a pattern; ** matches any folders."""
     return (Path(one) for one in glob.iglob(str(pattern), recursive=True) if os.path.isfile(one))
-
-
-def fixed_part(pattern: Path) -> Path:
-    """The common folder of all files of a pattern."""
-    return next((place for place in pattern.parents if not glob.has_magic(str(place))), Path())
 
 
 def parts_of(path: Path) -> Iterator[str]:

@@ -301,6 +301,13 @@ def model_card(
     origin: Provenance, recipe: Recipe, figures: Figures, categories: Mapping[str, Figures], curve: Sequence[Point]
 ) -> str:
     """The card as Markdown with the front matter for the hub."""
+    rows = [*categories.items(), ("all", figures)] if len(categories) > 1 else [("all", figures)]
+    lines = [f"| {literal(name)} | {one.tokens:,} | {one.alpha:.3f} | {one.accepted:.2f} |" for name, one in rows]
+    points = [
+        f"| {point.tokens:,} | {'' if point.loss is None else f'{point.loss:.3f}'} | {point.alpha:.3f} | "
+        f"{point.accepted:.2f} |"
+        for point in curve
+    ]
     return CARD.format(
         licence=origin.licence,
         base=origin.target,
@@ -315,19 +322,12 @@ def model_card(
         loss=", then ".join(recipe.losses),
         temperature=recipe.temperature,
         k=recipe.k,
-        figures=figures_table(figures, categories),
-        curve=curve_table(curve),
+        figures="\n".join(["| category | tokens | α | tokens per round |", "|---|---|---|---|", *lines]),
+        curve="\n".join(["| tokens learned | loss | α | tokens per round |", "|---|---|---|---|", *points]),
         data="\n".join(f"* {literal(line)}" for line in origin.data),
         command=verbatim(origin.command),
         settings=", ".join(f"{name} {value}" for name, value in recipe.model_dump(mode="json").items()),
     )
-
-
-def figures_table(figures: Figures, categories: Mapping[str, Figures]) -> str:
-    """Figures by category, and overall."""
-    rows = [*categories.items(), ("all", figures)] if len(categories) > 1 else [("all", figures)]
-    lines = [f"| {literal(name)} | {one.tokens:,} | {one.alpha:.3f} | {one.accepted:.2f} |" for name, one in rows]
-    return "\n".join(["| category | tokens | α | tokens per round |", "|---|---|---|---|", *lines])
 
 
 def curve_rows(curve: Sequence[Point]) -> Iterator[dict[str, Any]]:
@@ -338,13 +338,3 @@ def curve_rows(curve: Sequence[Point]) -> Iterator[dict[str, Any]]:
         for name, one in {"all": total, **point.by_category}.items():
             figures = {"alpha": one.alpha, "tokens_per_round": one.accepted, "held_out_tokens": one.tokens}
             yield {"category": name, **common, **figures}
-
-
-def curve_table(curve: Sequence[Point]) -> str:
-    """The evaluations of a run as a table."""
-    lines = [
-        f"| {point.tokens:,} | {'' if point.loss is None else f'{point.loss:.3f}'} | {point.alpha:.3f} | "
-        f"{point.accepted:.2f} |"
-        for point in curve
-    ]
-    return "\n".join(["| tokens learned | loss | α | tokens per round |", "|---|---|---|---|", *lines])

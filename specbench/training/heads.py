@@ -204,7 +204,8 @@ class HeadLesson:
         with known_alone(student) as known:
             drafts = student(read.features, read.ids, read.places, self.steps)
         rows, mass = renormalised(told if known is None else told.index_select(-1, known))
-        return weighted(drafts, rows, mass, read.at, divergence_of(name, self.recipe.beta))
+        apart = ForwardKL() if name == TEXT else divergence(name, self.recipe.beta)
+        return weighted(drafts, rows, mass, read.at, apart)
 
     def rows(self, read: Read, law: Sampling) -> Tensor:
         """[n, V] the teacher's distributions at the learned positions."""
@@ -286,10 +287,6 @@ class HeadLesson:
         shared = torch.cat([torch.zeros(0, dtype=torch.float64), *(one.overlap[one.learned] for one in found)])
         alpha = float(shared.mean()) if len(shared) else 0.0
         return Figures(alpha, tokens_per_round(found, self.recipe.k), len(shared))
-
-
-def divergence_of(name: str, beta: float) -> Divergence:
-    return ForwardKL() if name == TEXT else divergence(name, beta)
 
 
 def renormalised(p: Tensor) -> tuple[Tensor, Tensor]:

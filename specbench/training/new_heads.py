@@ -107,18 +107,19 @@ def eagle3_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]
     """
     text = network.config.get_text_config(decoder=True)
     layer = layer_of(text, asked.intermediate)
-    read = boundaries(int(text.num_hidden_layers))
+    layers = int(text.num_hidden_layers)
+    usual = (2, layers // 2, layers - 3) if layers >= LEAST else (1, (1 + layers) // 2, layers)
+    read = tuple(sorted(set(usual)))
     config = eagle3_described(network, asked, layer, list(read))
     tensors = eagle3_drawn(layer, len(read), asked.seed)
-    tensors["norm.weight"] = last_norm(network, layer["hidden_size"])
+    width = layer["hidden_size"]
+    norm = getattr(network.get_decoder(), "norm", None)
+    weight = getattr(norm, "weight", None)
+    plain = isinstance(weight, Tensor) and weight.shape == (width,) and type(norm).__name__.startswith(PLAIN)
+    tensors["norm.weight"] = (
+        weight.detach().float().cpu().clone() if plain and weight is not None else torch.ones(width)
+    )
     return Layout(config, "model.safetensors", eagle3_stored), {**tensors, **output(network, asked.known)}
-
-
-def boundaries(layers: int) -> tuple[int, ...]:
-    """The boundaries that a head reads: near the beginning, the middle and near the end, as in
-    EAGLE-3; in a target with few layers, the first, the middle and the last."""
-    usual = (2, layers // 2, layers - 3) if layers >= LEAST else (1, (1 + layers) // 2, layers)
-    return tuple(sorted(set(usual)))
 
 
 def layer_of(text: Any, intermediate: int | None) -> dict[str, Any]:
@@ -180,14 +181,6 @@ def eagle3_drawn(layer: Mapping[str, Any], read: int, seed: int) -> dict[str, Te
         f"{mlp}up_proj.weight": matrix(inner, width),
         f"{mlp}down_proj.weight": matrix(width, inner, 0.5),
     }
-
-
-def last_norm(network: Any, width: int) -> Tensor:
-    """The weights of a target's last norm; ones if its kind of norm is not that of heads."""
-    norm = getattr(network.get_decoder(), "norm", None)
-    weight = getattr(norm, "weight", None)
-    plain = isinstance(weight, Tensor) and weight.shape == (width,) and type(norm).__name__.startswith(PLAIN)
-    return weight.detach().float().cpu().clone() if plain and weight is not None else torch.ones(width)
 
 
 def output(network: Any, known: Sequence[int] | None) -> dict[str, Tensor]:
@@ -277,22 +270,22 @@ def mtp_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]:
 
 def mtp_fresh(target: Borrowed, seed: int) -> dict[str, Tensor]:
     """A layer like the target's that writes little; the state is initially the target's last one."""
-    experts = ROUTER.removeprefix("layer.") in dict(last_layer(target).named_parameters())
+    last: nn.Module = layers_of(target.network, target.layers)[2][-1]
+    experts = ROUTER.removeprefix("layer.") in dict(last.named_parameters())
     layer, *norms = parts("the target", target, module_config(target, experts), "cpu")
     generator = torch.Generator().manual_seed(seed)
     names = ("embed_norm.weight", "hidden_norm.weight", "norm.weight")
     found = {name: norm.weight.detach().float() for name, norm in zip(names, norms, strict=True)}
     found["norm.weight"] = found["norm.weight"] + scale_of(target, norms[0]) - 1
-    found["proj.weight"] = projection(target, generator)
+    width = target.width
+    weights = torch.randn(width, 2 * width, generator=generator) * (0.1 / math.sqrt(2 * width))
+    half = slice(0, width) if hidden_first(SPECULATORS, target) else slice(width, None)
+    weights[:, half] += torch.eye(width)
+    found["proj.weight"] = weights
     kept = {name for name, part in layer.named_modules() if type(part).__name__.endswith("Norm")}
     for name, tensor in layer.state_dict().items():
         found[f"layer.{name}"] = tensor if name.rpartition(".")[0] in kept else mtp_drawn(name, tensor, generator)
     return found
-
-
-def last_layer(target: Borrowed) -> nn.Module:
-    layer: nn.Module = layers_of(target.network, target.layers)[2][-1]
-    return layer
 
 
 def scale_of(target: Borrowed, norm: Any) -> float:
@@ -303,15 +296,6 @@ def scale_of(target: Borrowed, norm: Any) -> float:
         return 1.0
     gain = last.weight.detach().float().cpu() - norm.weight.detach().float() + 1
     return float(gain.square().mean().sqrt())
-
-
-def projection(target: Borrowed, generator: torch.Generator) -> Tensor:
-    """[H, 2H] the hidden state unchanged, plus small noise."""
-    width = target.width
-    found = torch.randn(width, 2 * width, generator=generator) * (0.1 / math.sqrt(2 * width))
-    half = slice(0, width) if hidden_first(SPECULATORS, target) else slice(width, None)
-    found[:, half] += torch.eye(width)
-    return found
 
 
 def mtp_drawn(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:

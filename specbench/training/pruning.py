@@ -97,16 +97,11 @@ def narrowed(network: Any, hidden: int, texts: Sequence[Sequence[int]]) -> tuple
     weights = without_norms({name: weight.to(precise) for name, weight in network.state_dict().items()})
     cuts = [Cut.of(layer, weights, activity, old, new) for layer in range(config.num_hidden_layers)]
     made = {name: cut(name, weight, cuts, components.to(precise), gains) for name, weight in weights.items()}
-    return configured(config, old, new), made
-
-
-def configured(config: Any, old: Widths, new: Widths) -> Any:
-    """The configuration, in place, at other widths."""
     config.hidden_size, config.intermediate_size = new.hidden, new.intermediate
     config.num_attention_heads, config.num_key_value_heads, config.head_dim = new.heads, new.kv_heads, new.head
     config.rms_norm_eps *= old.hidden / new.hidden  # it is added to a mean over fewer components
     config.tie_word_embeddings = False  # the weights of the last norm are in the head now
-    return config
+    return config, made
 
 
 def refuse_unable(config: Any, hidden: int) -> None:

@@ -30,18 +30,16 @@ def save_draft(model: Any, folder: Path, dtype: torch.dtype | None = None) -> No
     """
     try:
         with filling(folder, LAST) as scratch:
-            write_draft(model, scratch, dtype or model.dtype)
+            kind = dtype or model.dtype
+            transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+            model.save_pretrained(scratch, state_dict=weights_of(model, kind), max_shard_size=WHOLE)
+            model.config.dtype = kind  # transformers has written the network's own dtype there
+            model.config.save_pretrained(scratch)
+            model.config.dtype = model.dtype
+            # safetensors makes its files unreadable for others
+            (scratch / LAST).chmod((scratch / "config.json").stat().st_mode)
     except (OSError, SafetensorError) as error:
         raise UsageError(f"cannot write the draft to {folder}: {first_line(error)}") from error
-
-
-def write_draft(model: Any, folder: Path, dtype: torch.dtype) -> None:
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    model.save_pretrained(folder, state_dict=weights_of(model, dtype), max_shard_size=WHOLE)
-    model.config.dtype = dtype  # transformers has written the network's own dtype there
-    model.config.save_pretrained(folder)
-    model.config.dtype = model.dtype
-    (folder / LAST).chmod((folder / "config.json").stat().st_mode)  # safetensors makes its files unreadable for others
 
 
 def weights_of(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -172,7 +170,13 @@ def fresh(
     for block in draft.model.layers:
         silence(block, shape.layers)
     if embedding is not None:
-        components = principal(embedding.detach(), shape.hidden)
+        matrix = embedding.detach()
+        gram = torch.zeros(matrix.shape[1], matrix.shape[1], dtype=torch.float64, device=matrix.device)
+        for rows in torch.split(matrix, ROWS):
+            gram += rows.double().T @ rows.double()
+        # eigh sorts in ascending order
+        directions: Tensor = torch.linalg.eigh(gram).eigenvectors.flip(1)[:, : shape.hidden]
+        components = matrix.float() @ directions.float()
         scale = config.initializer_range / components.square().mean().sqrt()
         draft.model.embed_tokens.weight.data[:, : components.shape[1]] = components.mul_(scale).cpu()
     return draft
@@ -205,18 +209,6 @@ def rope_base(text: Any) -> float:
     rope = getattr(text, "rope_parameters", None) or {}
     rope = rope.get("full_attention", rope)
     return float(rope.get("rope_theta", 10000.0))
-
-
-def principal(matrix: Tensor, rank: int) -> Tensor:
-    """matrix [n, m] in its first `rank` principal directions [n, min(rank, m)], in float32.
-
-    Rotated back, it is the nearest matrix of that rank (Eckart and Young 1936).
-    """
-    gram = torch.zeros(matrix.shape[1], matrix.shape[1], dtype=torch.float64, device=matrix.device)
-    for rows in torch.split(matrix, ROWS):
-        gram += rows.double().T @ rows.double()
-    directions: Tensor = torch.linalg.eigh(gram).eigenvectors.flip(1)[:, :rank]  # eigh sorts in ascending order
-    return matrix.float() @ directions.float()
 
 
 def silence(block: nn.Module, layers: int) -> None:

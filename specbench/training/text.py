@@ -82,7 +82,8 @@ def row_document(source: Source, prompts: PromptSet, prompt: Prompt, encode: Enc
     def tokens() -> Sequence[int]:
         if prompts.applied is None:
             return encode(joined(prompt.text, prompt.reference))
-        return [*prompt.ids, *without_opening(encode, prompt.reference)]
+        ids, opening = (encode(prompt.reference) if prompt.reference else []), encode("")
+        return [*prompt.ids, *(ids[len(opening) :] if ids[: len(opening)] == opening else ids)]
 
     return Document(source.known_as(prompt), source.category(prompt), tokens)
 
@@ -91,12 +92,6 @@ def joined(prompt: str, answer: str) -> str:
     """A prompt and its answer as one text, with a space between two words."""
     space = " " if answer and not prompt[-1:].isspace() and not answer[0].isspace() else ""
     return f"{prompt}{space}{answer}"
-
-
-def without_opening(encode: Encode, text: str) -> Sequence[int]:
-    """The tokens of a text that follows others: without initial special tokens, such as a BOS."""
-    ids, opening = (encode(text) if text else []), encode("")
-    return ids[len(opening) :] if ids[: len(opening)] == opening else ids
 
 
 def windows(document: Document, length: int) -> list[Example]:
