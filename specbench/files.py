@@ -225,12 +225,6 @@ def own_folder(path: Path) -> Path:
     return path
 
 
-def refuse_links(path: Path) -> None:
-    """Raise UsageError if the folder of a continued run contains links, which may lead anywhere."""
-    if link := next((inner for inner in path.rglob("*") if inner.is_symlink()), None):
-        raise UsageError(f"{clean_path(link)} is a link: put the file or the folder itself there")
-
-
 @contextmanager
 def writing(what: str, advice: str) -> Iterator[None]:
     """Convert a full disk or an unwritable location into a UsageError of one line."""

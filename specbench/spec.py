@@ -375,14 +375,6 @@ def parsed(text: str) -> tuple[str, int]:
     return method, int(k)
 
 
-def written_choices(choices: Sequence[str]) -> str:
-    """Choices as a spec holds them, without duplicates. ValueError if one is invalid or there are fewer than two."""
-    found = dict.fromkeys(map(parsed, choices))
-    if len(found) < 2:
-        raise ValueError(f"--method {CHOOSING} chooses from two or more, found {', '.join(choices) or 'none'}")
-    return ",".join(method if method == BASELINE else f"{method}:{k}" for method, k in found)
-
-
 def choices(spec: RunSpec) -> Mapping[str, RunSpec]:
     """The cells that a spec chooses from, by name; for any other spec, itself alone."""
     if spec.method != CHOOSING:

@@ -219,22 +219,15 @@ def _without_user(word: str) -> str:
     """A word without what is between :// and the @ before a host."""
     parts, done = [], 0
     for found in _USER.finditer(word):
-        ends = _ends(word, found)
+        if found[2] == "@" and word.endswith("ssh", 0, found.start()):
+            ends = 0
+        elif _PASSWORD.match(word, found.start(1) if found[2] == ":" else found.end()):
+            last = word.rfind("@", found.end())
+            ends = last if last >= 0 else len(word)
+        else:
+            authority = _AUTHORITY.match(word, found.end(1))
+            ends = word.rfind("@", found.end(1), authority.end()) if authority and found[2] == "@" else 0
         if found.start() >= done and ends > 0:
             parts += [word[done : found.start(1)], HIDDEN]  # the rest starts with the @
             done = ends
     return "".join([*parts, word[done:]])
-
-
-def _ends(word: str, found: re.Match[str]) -> int:
-    """The end of the user and password of a URL; 0 or less if it has none.
-
-    A password may contain an @ or / that should have been escaped: then the last @ ends it.
-    """
-    if found[2] == "@" and word.endswith("ssh", 0, found.start()):  # ssh://git@host names a user and no secret
-        return 0
-    if _PASSWORD.match(word, found.start(1) if found[2] == ":" else found.end()):
-        last = word.rfind("@", found.end())
-        return last if last >= 0 else len(word)  # without an @ the text was cut off within the password
-    authority = _AUTHORITY.match(word, found.end(1))
-    return word.rfind("@", found.end(1), authority.end()) if authority and found[2] == "@" else 0

@@ -320,7 +320,7 @@ def record_of(folder: Path, identity: Mapping[str, Any]) -> Record:
         return asked
     # a continued run's folder is written to, and links may lead anywhere
     if link := next((inner for inner in folder.rglob("*") if inner.is_symlink()), None):
-        raise UsageError(f"{clean_path(link)} is a link: put the file or the folder itself there, which is written to")
+        raise UsageError(f"{clean_path(link)} is a link: put the file or the folder itself there")
     begun = read_record(folder / RECORD)
     if (different := next(differences(begun.identity, asked.identity), None)) is None:
         return begun
