@@ -154,7 +154,7 @@ STAGES_LEGEND = (
 OF_SOME = ("term_levels", "term_update")  # for nests, and for drafts that learn: hidden if no cell has them
 
 
-BAR = 40  # characters of the longest bar of a waterfall
+BAR = 30  # characters of the longest bar of a waterfall
 
 
 def levels_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:

@@ -37,13 +37,17 @@ def draw(console: Console, what: RenderableType) -> None:
 
 
 def sentence(console: Console, text: str, style: str = "") -> None:
-    """Print a sentence, wrapped at words on a terminal, else as one line.
+    """Print a sentence, wrapped at words on a terminal, under its indent if it has one, else as one line.
 
     Commands, and single names longer than a line, are folded by the terminal, so that they are copied whole.
     """
     label, _, name = text.partition(": ")
     alone = " " not in label + name and cell_len(name) > console.width
-    console.print(Text(text, style), soft_wrap=alone or bool(COMMAND.search(text)) or not console.is_terminal)
+    whole = alone or bool(COMMAND.search(text)) or not console.is_terminal
+    indent = 0 if whole else len(text) - len(text.lstrip())
+    console.print(
+        Padding(Text(text[indent:], style), (0, 0, 0, indent)) if indent else Text(text, style), soft_wrap=whole
+    )
 
 
 @dataclass(frozen=True)
