@@ -232,7 +232,7 @@ def defaulted(chosen: Given, cells: Sequence[RunSpec]) -> str:
     found = [text + " (this pair's)" * (name in usual) for name, text in words.items() if chosen.get(name) is None]
     if chosen.get("dataset") is None:
         found.append(" and ".join(dict.fromkeys(one.dataset for one in cells)))
-        found += [f"{first.limit} prompts each"] * (chosen.get("limit") is None and first.limit is not None)
+        found += [f"{first.limit} prompts"] * (chosen.get("limit") is None and first.limit is not None)
     return f"defaults: {', '.join(found)}" if found else ""
 
 
