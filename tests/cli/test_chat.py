@@ -115,7 +115,7 @@ def test_with_and_without_template_are_two_questions_in_one_grid(
     assert [row["chat_template_resolved"] for row in found.table()] == ["own", "own", "not applied", "not applied"]
     lines = " ".join(found.out.split())
     for words in ("in its chat template", "without its chat template"):
-        assert f"UNCLEAR — {words}: K = " in lines
+        assert f"UNCLEAR ({words}). With K = " in lines
 
 
 def test_a_template_of_ones_own_makes_a_base_model_chat(command: Command, pair: Pair, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_both_engines_measure_the_same_cells(run: Command) -> None:
     samples = found.samples()
     assert [s.method.tokens for s in samples[:2]] == [s.method.tokens for s in samples[2:]]
     assert "engines · " in found.out
-    assert "— transformers: K = 3" in found.out
+    assert "(transformers). With K = 3" in found.out
     assert "note: tier eager: transformers " in found.err
 
 

@@ -56,7 +56,7 @@ def test_a_part_that_forgets_a_declaration_is_not_built(
     monkeypatch.setitem(PARTS, "Mine", without(part, name))
     with pytest.raises(UsageError) as refusal:
         built(tmp_path, **{kind: "Mine"})
-    said = f"method.Speculate.{kind}: Forgetful{part.__name__} does not declare {name}: a {kind} says so"
+    said = f"method.Speculate.{kind}: Forgetful{part.__name__} does not declare {name}: a {kind} must declare it"
     assert said in str(refusal.value)
     assert "\n" not in str(refusal.value)
 

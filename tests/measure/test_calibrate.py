@@ -234,7 +234,7 @@ def test_a_calibration_leaves_its_folder(command: Command, pair: Pair) -> None:
     assert described["environment"]["torch"] == torch.__version__
 
 
-@pytest.mark.parametrize(("heads", "code", "said"), [(5, 0, "break-even α"), (4, 2, "take --k 4 or less, not 5")])
+@pytest.mark.parametrize(("heads", "code", "said"), [(5, 0, "break-even α"), (4, 2, "use --k 4 or less, not 5")])
 def test_a_head_that_drafts_in_one_pass_is_timed_for_as_many_tokens_as_any_draft(
     heads: int, code: int, said: str, command: Command, pair: Pair, tmp_path: Any
 ) -> None:

@@ -59,7 +59,7 @@ def test_the_verdict_on_synthetic_cells_is_no_answer_for_the_pair() -> None:
         ("YES", "", 1, None), ("UNCLEAR", "0.9", 1, None), ("UNCLEAR", "0.5", 1, None),
     ]  # fmt: skip
     assert sentences(found[1])[0] == (
-        "UNCLEAR — synthetic acceptance: shows what this engine makes of that acceptance, "
+        "UNCLEAR. Synthetic acceptance shows what this engine makes of that acceptance, "
         "not what the pair accepts; with 0.9 the best is K = 4"
     )
 

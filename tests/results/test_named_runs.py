@@ -97,7 +97,7 @@ def test_what_is_no_name_stays_what_it_was(given: str) -> None:
 
 @pytest.mark.parametrize(("given", "several"), [("aa", 2), ("2026", 3), ("results/20260102", 2)])
 def test_the_beginning_of_several_runs_is_refused_with_their_names(given: str, several: int) -> None:
-    with pytest.raises(UsageError, match=f"is how {several} runs in results begin: 2026.*; write more of it"):
+    with pytest.raises(UsageError, match=f"matches {several} runs in results: 2026.*; write more of it"):
         found_run(Path(given))
 
 

@@ -152,7 +152,7 @@ def test_the_most_frequent_tokens_are_kept_in_rising_order(size: int, always: tu
         (7, (), "it can have 1, .* to 6"),
         (1, (1, 2), "it can have 2, which are special tokens"),
         (0, (), "a vocabulary of 0 tokens"),
-        (3, (6,), "the special token 6 is none of the 6 tokens"),
+        (3, (6,), "the special token 6 is not one of the 6 tokens"),
     ],
 )
 def test_a_size_that_cannot_be_is_refused(size: int, always: tuple[int, ...], said: str) -> None:

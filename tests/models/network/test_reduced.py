@@ -139,5 +139,5 @@ def test_a_recurrent_network_may_know_some_tokens_and_a_head_gives_its_known_log
 
 @pytest.mark.parametrize("ids", [(), (0, V), (-1, 2)])
 def test_ids_that_a_draft_has_not_are_refused(ids: tuple[int, ...]) -> None:
-    with pytest.raises(UsageError, match="ids of 0 to 11"):
+    with pytest.raises(UsageError, match="ids from 0 to 11"):
         reduced("llama", ids)
