@@ -20,7 +20,7 @@ from specbench.show.run_output import Shown, print_run
 from specbench.wording import text_in
 
 STATIC = Path(__file__).parent / "_static"
-WIDTH = 92  # columns
+WIDTH = 100  # columns
 ANSI = [(0, 0, 0), (200, 60, 60), (40, 140, 60), (160, 120, 20), (50, 100, 190), (150, 70, 160), (30, 130, 140)]
 THEMES = {
     "light": TerminalTheme((255, 255, 255), (31, 35, 40), [*ANSI, (110, 119, 129)]),
