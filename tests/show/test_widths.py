@@ -138,7 +138,7 @@ def test_the_screen_of_a_run_is_no_longer_than_a_glance(width: int) -> None:
     text = on_terminal(width, whole_screen)
     found = faults(text, width, on_terminal(WIDE, whole_screen))
     assert [fault for fault in found if not COMMAND.search(fault)] == []  # those the terminal folds, to be copied whole
-    assert "\nUNCLEAR (code). With K = 2, decoding may be faster or slower: 1.54×" in " ".join(text.split(" "))
+    assert "UNCLEAR (code). With K = 2, decoding may be faster or slower: 1.54×" in " ".join(text.split())
     assert text.count("Why: a round emits 3.00 tokens and takes 19.5 ms, as long as 1.95") == 2 or width < 80
     assert all(part in text for part in ("Not certain yet: ", "next: ", " the worst of 2: ", "why: ", "results: "))
     assert len(text.splitlines()) <= (34 if width >= 80 else 44)
