@@ -20,7 +20,7 @@ from specbench.show.run_output import Shown, print_run
 from specbench.wording import text_in
 
 STATIC = Path(__file__).parent / "_static"
-WIDTH = 100  # columns
+WIDTH = 116  # columns: the longest command of these runs fits
 ANSI = [(0, 0, 0), (200, 60, 60), (40, 140, 60), (160, 120, 20), (50, 100, 190), (150, 70, 160), (30, 130, 140)]
 THEMES = {
     "light": TerminalTheme((255, 255, 255), (31, 35, 40), [*ANSI, (110, 119, 129)]),
@@ -38,7 +38,7 @@ def main(folder: str) -> None:
 def pictures(folder: Path) -> Sequence[tuple[str, str]]:
     """The name of every picture, and its SVG."""
     run = read_run(folder)
-    return [(f"run-{name}.svg", drawn(run, theme)) for name, theme in THEMES.items()]
+    return [(f"{folder.name}-{name}.svg", drawn(run, theme)) for name, theme in THEMES.items()]
 
 
 def drawn(run: Run, theme: TerminalTheme) -> str:

@@ -195,6 +195,13 @@ def test_two_data_sets_are_two_cells_and_one_given_twice_is_one(run: Command, tm
     assert [row["dataset"].rsplit("/", 1)[-1] for row in rows] == ["words.jsonl", "other.jsonl"]
 
 
+def test_a_list_with_commas_is_as_many_cells(run: Command, tmp_path: Path) -> None:
+    sets = ",".join(str(prompts(tmp_path / f"{name}.jsonl", 3, 3)) for name in ("one", "other"))
+    rows = run("--k", "1,2", "--temperature", "0,1", data=sets).table()
+    cells = {(Path(row["dataset"]).name, row["k"], float(row["temperature"])) for row in rows}
+    assert cells == {(f"{name}.jsonl", k, t) for name in ("one", "other") for k in "12" for t in (0.0, 1.0)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("style", FORMATS)
 def test_a_file_whose_name_is_no_text_is_measured_like_any_other(run: Command, tmp_path: Path, style: str) -> None:

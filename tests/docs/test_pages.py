@@ -45,10 +45,11 @@ def test_the_readme_begins_with_the_two_commands_that_set_it_up() -> None:
     assert tests.endswith("pip install -e '.[dev]' && pytest -n auto")  # .ci/run looks for this line
 
 
-def test_the_picture_is_what_the_committed_run_looks_like() -> None:
-    drawn = dict(pictures(ROOT / "results" / "demo"))
+@pytest.mark.parametrize(("run", "page"), [("smollm2", README), ("demo", DOCS / "quickstart.md")])
+def test_a_picture_is_what_the_committed_run_looks_like(run: str, page: Path) -> None:
+    drawn = dict(pictures(ROOT / "results" / run))
     assert {name: read(DOCS / "_static" / name) for name in drawn} == drawn
-    assert all(f"docs/_static/{name}" in read(README) for name in drawn)
+    assert all(f"_static/{name}" in read(page) for name in drawn)
     assert not re.search("(src|href|url).{0,3}http", "".join(drawn.values())), "nothing is fetched"
 
 
