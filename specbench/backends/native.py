@@ -33,7 +33,7 @@ from specbench.backends.roles import (
     schedule_of,
     whatever_prompts,
 )
-from specbench.backends.tiers import Tier, eager_instead, frugal, opened
+from specbench.backends.tiers import PYTHON, Tier, frugal, opened, refused
 from specbench.decoding.decode import begin, decode, decode_batches
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import drafts_with, learners, needs
@@ -101,6 +101,7 @@ class Native:
     warnings: tuple[str, ...] = field(init=False)
     joins: Joins = field(init=False)
     name: ClassVar[str] = NAME
+    refused: str = ""  # why the tier that auto chose was left
     _longest: int = 0  # tokens of the longest prompt: code compiled for it serves all data sets
     _arms: dict[RunSpec, Arm] = field(default_factory=dict)
     _twins: packed.Twins = field(default_factory=packed.Twins)
@@ -133,7 +134,8 @@ class Native:
 
     def describe(self) -> dict[str, Any]:
         """The tier and all resolved roles."""
-        found = {"tier_resolved": self.tier.name, "draft_vocabulary_resolved": cut_words(self.cut)}
+        found = {"tier_resolved": self.tier.name, "tier_refused": self.refused}
+        found |= {"draft_vocabulary_resolved": cut_words(self.cut)}
         return found | self.pair.columns(self.commits, self.weights, self.rollbacks)
 
     def notes(self, spec: RunSpec) -> Sequence[str]:
@@ -296,9 +298,10 @@ class Native:
         try:
             return self._ready(spec, longest)
         except Exception as error:  # any error of a compiler or driver
-            why = eager_instead(self.tier.name, spec, error)
+            self.refused = refused(self.tier.name, spec, error)
         self._arms.clear()  # also those that are ready: a ratio of two tiers means nothing
-        self.tier, self._pool, self.execution = self.tier.eager(), Pool(), f"tier eager: {why}"
+        self.tier, self._pool = self.tier.eager(), Pool()
+        self.execution = f"tier eager: {self.refused}, so baseline and methods are eager alike: {PYTHON}"
         self.warnings += (self.execution,)
         return self._ready(spec, longest)
 

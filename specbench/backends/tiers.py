@@ -1,8 +1,11 @@
 """Tiers: the tier of the specs of a pair, and how rounds are compiled, captured or run eagerly."""
 
+import os
+import traceback
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -214,17 +217,25 @@ def _eager_alone(spec: RunSpec, why: str, device: torch.device) -> tuple[compile
     return compiled.choose("eager", device)
 
 
-def eager_instead(tier: Name, spec: RunSpec, error: Exception) -> str:
-    """Why the arms of a pair are eager from now on, after an error while preparing those of a spec in a tier.
+def refused(tier: Name, spec: RunSpec, error: Exception) -> str:
+    """Why a tier that auto chose cannot run the rounds of a spec, by the error of preparing them.
 
     Raises errors unrelated to the tier, and UsageError if the user named the tier.
     """
     if tier == "eager" or isinstance(error, SpecbenchError) or out_of_memory(error):
         raise error
-    reason = f"rounds of {spec.method} {CANNOT[tier]} here ({type(error).__name__}: {first_line(error)})"
+    where = line_of(error) if tier == "graph" else ""  # a driver's error names no operator
+    reason = f"rounds of {spec.method} {CANNOT[tier]} here ({type(error).__name__}: {first_line(error)}{where})"
     if spec.tier != AUTO:
         raise UsageError(f"tier {spec.tier}: {reason}; use --tier eager, or auto, which then is eager") from error
-    return f"{reason}, so baseline and methods are eager alike: {PYTHON}"
+    return reason
+
+
+def line_of(error: BaseException) -> str:
+    """Where an error was raised, torch's own lines left out: ", FILE:LINE in FUNCTION"; empty if unknown."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if f"{os.sep}torch{os.sep}" not in frame.filename]
+    return f", {Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}" if own else ""
 
 
 def frugal(specs: Sequence[RunSpec], tier: Tier) -> Opened | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from specbench.data.sources import LONG, shipped_rows
 from specbench.judge.candidates import Candidate
-from specbench.results.noise import worst
+from specbench.results.noise import TIER, worst
 from specbench.results.numbers import per_draw
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width, to_settle
 from specbench.wording import Row, clean, counted, number_in, text_in
@@ -72,20 +72,23 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
     least = min(carrying, key=lambda c: c.prompts)
     draw = per_draw(int(number_in(least.row, "batch") or 1), number_in(least.row, "arrivals"))
     prompts = max(ENOUGH, FEWEST * draw, least.prompts + (more or 0))
-    quiet, steady = any(c.busy for c in carrying), any(c.unsteady for c in carrying)
+    kinds = {fault.kind for c in carrying for fault in c.unsteady}
+    quiet, steady, eager = any(c.busy for c in carrying), bool(kinds - {TIER}), TIER in kinds
     short, machine = prompts > least.prompts, " and ".join(["quiet"] * quiet + ["steady"] * steady)
     loops = looping(carrying) > MOSTLY_LOOPS
-    if not short and not machine and not loops and min(c.draws for c in carrying) >= FEWEST:
+    alike = not machine and not loops and not eager  # the same run is enough
+    if not short and alike and min(c.draws for c in carrying) >= FEWEST:
         return "", ""
     words = promise + f" on a {machine} machine" * bool(machine) + " with shorter answers" * loops
     held = prompts_held(least.row) if short else None
     if held is not None and held < prompts:
         return f"{words}: the data set has only {counted(held, 'prompt')}; use one with at least {prompts}", ""
-    changed = {"--max-new-tokens": max(int(number_in(least.row, "max_new_tokens") or 0) // 2, 16)} if loops else {}
+    shorter = max(int(number_in(least.row, "max_new_tokens") or 0) // 2, 16)
+    changed: dict[str, int | str] = {"--max-new-tokens": shorter} if loops else {}
     limit = max(prompts, int(number_in(least.row, "limit") or 0))
-    if short and not machine and not loops and (command := resumed(carrying, limit)):
+    if short and alike and (command := resumed(carrying, limit)):
         return words, command
-    changed |= {"--limit": limit} if short else {}
+    changed |= ({"--limit": limit} if short else {}) | ({"--tier": "eager"} if eager else {})
     early = short and bool(text_in(least.row, "until_ci"))
     command = repeated(only("command", carrying), changed, early)
     same = " ".join(
@@ -154,10 +157,11 @@ def stopped(row: Row) -> bool:
 SAME = {
     "--limit": ("--limit", "--num-prompts", "-n", "--until-ci"),
     "--max-new-tokens": ("--max-new-tokens", "--max-tokens"),
+    "--tier": ("--tier",),
 }
 
 
-def repeated(command: str, changed: Mapping[str, int], ends_early: bool = False) -> str:
+def repeated(command: str, changed: Mapping[str, int | str], ends_early: bool = False) -> str:
     """The command line with changed options; empty if it cannot be repeated.
 
     `ends_early`: `--until-ci` would end it at the same point, so it is left out.

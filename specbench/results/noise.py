@@ -36,6 +36,7 @@ from specbench.results.samples import Sample
 from specbench.wording import Row, counted, number_in, text_in
 
 LOAD = "load"  # the fault kind for load by other processes
+TIER = "tier"  # that of rounds that could not be captured or compiled
 Flag = Literal["", "mild", "severe"]
 Numbers = NDArray[np.float64]
 FENCES = {"severe": 3.0, "mild": 1.5}  # interquartile ranges beyond the quartiles (Tukey)
@@ -336,6 +337,11 @@ def faults(row: Row) -> Iterator[Fault]:
         advice = "both arms lost some, not always equally; repeat at another time, or on a machine of your own"
         yield Fault("steal", share, f"{taken}: {advice}", f"while {taken}")
     yield from slow_baseline(row)
+    if why := text_in(row, "tier_refused"):
+        note = (
+            f"{why}: all arms ran in tier eager, and Python is part of every number; --tier eager is this by intention"
+        )
+        yield Fault(TIER, 1.0, note, "all arms ran in tier eager, because the tier that auto chose failed")
 
 
 def fallen(row: Row, part: str, most: float, what: str, advice: str) -> Iterator[Fault]:

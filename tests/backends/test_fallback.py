@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from specbench.backends import memory, tiers
 from specbench.backends.native import open_pair
-from specbench.backends.tiers import eager_instead
+from specbench.backends.tiers import refused
 from specbench.errors import UnusableModelError, UsageError, out_of_memory
 from specbench.measure import fit
 from specbench.models.checkpoints import quantise
@@ -58,6 +58,7 @@ def test_auto_is_eager_in_all_arms_and_says_why_in_one_line(command: Command, pa
     assert (row["status"], row["lossless"], row["tier"], row["tier_resolved"]) == ("ok", "identical", "auto", "eager")
     (kept,) = read_run(found.folder).cells
     assert kept.resolved["tier_resolved"] == "eager", "the journal, which reports and continued runs are made of"
+    assert kept.resolved["tier_refused"] == row["tier_refused"] == f"rounds of baseline {SLOW}"
     (line,) = (line for line in found.err.splitlines() if SLOW in line)
     assert line == (
         f"note: tier eager: rounds of baseline {SLOW}, so baseline and methods are eager alike: Python and its calls "
@@ -113,17 +114,17 @@ def test_memory_that_runs_out_while_rounds_are_made_ready_is_no_fallback(called:
 @pytest.mark.parametrize("error", [UnusableModelError("no"), MemoryError()], ids=["refused", "memory"])
 def test_what_is_no_matter_of_the_tier_is_passed_on(error: Exception, asked: str) -> None:
     with pytest.raises(type(error)):
-        eager_instead("compile", RunSpec(tier=asked), error)
+        refused("compile", RunSpec(tier=asked), error)
     with pytest.raises(ZeroDivisionError):
-        eager_instead("eager", RunSpec(tier=asked), ZeroDivisionError())
+        refused("eager", RunSpec(tier=asked), ZeroDivisionError())
 
 
 def test_a_capture_that_fails_says_so() -> None:
     error = RuntimeError("CUDA error: operation not permitted when stream is capturing\nCompile with …")
     reason = "rounds of chain cannot be captured as CUDA graphs here (RuntimeError: CUDA error: operation not permitted"
-    assert eager_instead("graph", RunSpec(method="chain", tier="auto"), error).startswith(reason)
+    assert refused("graph", RunSpec(method="chain", tier="auto"), error).startswith(reason)
     with pytest.raises(UsageError, match=r"^tier graph: rounds of chain"):
-        eager_instead("graph", RunSpec(method="chain", tier="graph"), error)
+        refused("graph", RunSpec(method="chain", tier="graph"), error)
 
 
 @pytest.mark.slow

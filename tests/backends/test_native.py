@@ -37,7 +37,7 @@ def test_only_opening_a_pair_reads_files_and_chooses_threads(monkeypatch: pytest
 def test_a_pair_describes_itself_in_columns(pair: Pair) -> None:
     opened = open_pair([RunSpec(target=str(pair.target), draft=str(pair.draft), dtype="float64")])
     assert opened.describe() == {
-        "tier_resolved": "eager", "scale_model": "", "draft_vocabulary_resolved": "",
+        "tier_resolved": "eager", "tier_refused": "", "scale_model": "", "draft_vocabulary_resolved": "",
         "vocabulary_resolved": "", "vocabulary_shared": "",
         "target_source": str(pair.target), "target_commit": None, "target_weights": None,
         "target_rollback": None, "dtype_resolved": "float64",

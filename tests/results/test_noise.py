@@ -303,6 +303,22 @@ def test_a_verdict_on_a_machine_that_changed_its_pace_is_provisional(changes: di
     assert busy.settle == "settle it on a quiet and steady machine: the same run"
 
 
+def test_a_verdict_on_a_tier_that_failed_is_provisional_until_eager_is_asked_for() -> None:
+    failed = {"tier": "auto", "tier_resolved": "eager", "tier_refused": "rounds of chain cannot be captured here (why)"}
+    (found,) = recommend([row(3, 1.6, command="specbench run --tier auto --k 3", **failed)])
+    reason = "all arms ran in tier eager, because the tier that auto chose failed"
+    assert (found.answer, found.leaning, found.reasons) == ("PROVISIONAL", "YES", (reason,))
+    assert (found.settle, found.command) == ("settle it", "specbench run --k 3 --tier eager")
+    (unknown,) = recommend([row(3, 1.6, **failed, load_average=9.5, threads=2)])
+    assert unknown.settle == "settle it on a quiet machine: the same run with --tier eager"
+    (fault,) = faults(failed)
+    assert fault.note.startswith(
+        "rounds of chain cannot be captured here (why): all arms ran in tier eager, and Python"
+    )
+    (by_intention,) = recommend([row(3, 1.6, tier="eager", tier_resolved="eager", tier_refused="")])
+    assert (by_intention.answer, by_intention.reasons) == ("YES", ())
+
+
 def test_what_a_gpu_always_does_leaves_no_doubt() -> None:
     steady = {"gpu_throttled": 1.0, "gpu_throttle_reasons": "power limit", "gpu_clock_fall": 0.02, "gpu_mhz": 1500}
     (found,) = recommend([row(3, 1.6, **steady)])

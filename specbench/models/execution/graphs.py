@@ -3,7 +3,7 @@ covers this file; other tests replay rounds in order (`decoding.rounds`) through
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,8 +43,11 @@ class Shared:
             graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
             try:
                 yield graph
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # it fails as well, and would hide the cause
+                    graph.capture_end()
+                raise
+            graph.capture_end()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
