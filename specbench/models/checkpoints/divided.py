@@ -216,6 +216,8 @@ def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
     shapes = [tensor.shape for tensor in net.parameters() if all(tensor is not end for end in ends)]
     heads, shared = heads_of(text)
     windows, ours = windows_of(text), attention in OURS
+    # torch's kernels for a GPU that hold no scores take no float32, or no key that several queries share
+    plain = device.type == "cuda" and dtype.itemsize > 2 and shared < heads
     sizes = [tensor.numel() * tensor.element_size() for tensor in net.parameters()]
     return Network(
         weights=weight_bytes(net, config, device, how),
@@ -228,7 +230,7 @@ def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
         groups=heads // shared if ours and shared else 1,
         vocabulary=text.vocab_size,
         item=dtype.itemsize,
-        scored=attention == "eager",
+        scored=attention == "eager" or plain,
         masked=0 if ours and windows == {"": None} else len(windows),
     )
 

@@ -1,5 +1,6 @@
 """Sizes of networks that are never built, against the same networks built."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from transformers import (
     FalconConfig,
     Gemma3TextConfig,
     GPT2Config,
+    LlamaConfig,
     MambaConfig,
     MixtralConfig,
 )
@@ -58,3 +60,22 @@ def test_a_host_that_quantises_for_a_device_holds_all_weights_and_the_device_few
     assert packed.weights < packed.read
     assert packed.read == pytest.approx(whole.weights, rel=0.01)  # buffers are made where they belong
     assert whole.read < whole.weights
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "keys", "scored"),
+    [
+        ("cuda", torch.float32, 2, True),
+        ("cuda", torch.float64, 2, True),
+        ("cuda", torch.float32, 4, False),
+        ("cuda", torch.bfloat16, 2, False),
+        ("cpu", torch.float32, 2, False),
+    ],
+)
+def test_grouped_keys_in_float32_on_a_gpu_have_no_kernel_without_scores(
+    device: str, dtype: torch.dtype, keys: int, scored: bool
+) -> None:
+    config = LlamaConfig(**{**HEADS, "num_key_value_heads": keys})
+    found = network_sizes(config, dtype, torch.device(device))
+    unscored = replace(found, scored=False).prefill(300, 320, 1)
+    assert found.prefill(300, 320, 1) - unscored == scored * 4 * 300 * 320 * (2 * dtype.itemsize + 4)
