@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor
 
 from specbench.decoding import loop
-from specbench.decoding import timing as timing_module
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.loop import Speculate
@@ -36,6 +34,7 @@ from specbench.theory import formulas
 from specbench.theory.optimum import Phases, Timing, measured_costs, phases
 from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.cases import quick_or_slow
+from tests.support.device_clock import DeviceTime
 from tests.support.laws import EXACT, one_round
 from tests.support.toys import CPU, KINDS, PROMPT, Stopping, Toy, Tree, chain, methods, number_of, random_pair
 
@@ -328,38 +327,38 @@ def test_laps_are_summed_by_phase_and_a_phase_counts_what_is_under_it() -> None:
 
 
 def test_a_clock_of_a_device_counts_its_laps_and_those_of_replays() -> None:
-    hand, capturing = Hand(), [False]
-
-    class Event:
-        """An event of a device that is as fast as its host, with times in milliseconds."""
-
-        def __init__(self, **_: bool) -> None: ...
-
-        def record(self) -> None:
-            self.at = 1000 * hand.now
-
-        def elapsed_time(self, later: "Event") -> float:
-            return later.at - self.at
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing_module, "time", SimpleNamespace(perf_counter=hand))
-        patch.setattr(torch.cuda, "Event", Event)
-        patch.setattr(torch.cuda, "synchronize", lambda device: None)
-        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
-        clock = CudaClock(CPU)
+    with DeviceTime().at_hand() as hand:
+        clock = hand.clock
         for _ in range(2):  # the second time nothing is left of the first
             clock.start()
-            for phase, seconds, capturing[0] in (("draft", 1, False), ("", 4, True), ("verify", 2, True)):
+            for phase, seconds, hand.capturing in (("draft", 1, False), ("", 4, True), ("verify", 2, True)):
                 hand.now += seconds
                 clock.lap(phase)
-            capturing[0] = False
+            hand.capturing = False
             clock.replayed(clock.captured())
             assert clock.captured() == []
             assert clock.stop() == (7.0, {"draft": 1.0, "verify": 2.0})
 
 
+def test_an_idle_replay_takes_no_time_from_the_end_of_the_one_before_it() -> None:
+    with DeviceTime().at_hand() as hand:
+        clock = hand.clock
+        for _ in range(2):  # the second time nothing is left of the first
+            clock.start()
+            for idle, gap, seconds in ((False, 1, 4), (True, 2, 8)):
+                hand.capturing = True
+                for phase, step in (("", gap), ("verify", seconds)):
+                    hand.now += step
+                    clock.lap(phase)
+                hand.capturing = False
+                clock.replayed(clock.captured(), idle)
+            hand.now += 16  # the host's
+            assert clock.stop() == (1 + 4 + 16, {"verify": 4.0})
+
+
 LAPS = test_laps_are_summed_by_phase_and_a_phase_counts_what_is_under_it
 DEVICE = test_a_clock_of_a_device_counts_its_laps_and_those_of_replays
+IDLE = test_an_idle_replay_takes_no_time_from_the_end_of_the_one_before_it
 CLOCKS: dict[str, Mutant] = {
     "a phase without what is under it": (by_phase, "range(1, ", "range(len(parts), ", LAPS),
     "the last lap of a phase": (by_phase, "spans.get(name, 0.0) + seconds", "seconds", LAPS),
@@ -370,7 +369,7 @@ CLOCKS: dict[str, Mutant] = {
     "laps of a device by the phase before": (between, "for (_, a), (phase, b)", "for (phase, a), (_, b)", DEVICE),
     "laps of a device in milliseconds": (between, " / 1000", "", DEVICE),
     "the first lap of a device lost": (CudaClock.start, 'self.lap("")', "pass", DEVICE),
-    "laps of a device kept": (CudaClock.start, "self._marks, self._replayed = [], []", "pass", DEVICE),
+    "laps of a device kept": (CudaClock.start, "self._marks, self._replayed, self._idle = [], [], 0.0", "pass", DEVICE),
     "laps of a capture counted": (CudaClock.lap, "self._captured if inside else self._marks", "self._marks", DEVICE),
     "laps of a capture kept": (
         CudaClock.captured,
@@ -379,6 +378,9 @@ CLOCKS: dict[str, Mutant] = {
         DEVICE,
     ),
     "laps of replays lost": (CudaClock.stop, ", *self._replayed", "", DEVICE),
+    "idle replays counted": (CudaClock.stop, " - self._idle", "", IDLE),
+    "only the laps of an idle replay left out": (CudaClock.replayed, "*self._ended, *laps[-1:]", "*laps", IDLE),
+    "idle time kept": (CudaClock.start, "[], [], 0.0", "[], [], self._idle", IDLE),
 }
 
 

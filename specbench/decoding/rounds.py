@@ -214,8 +214,9 @@ class Replay(Protocol):
     def launch(self) -> Tensor:
         """Start it without waiting; the tensor will hold its counts."""
 
-    def read(self) -> Tensor:
-        """Its state (see `rounds.state`) on the host, which waits until it has ended."""
+    def read(self, idle: bool = False) -> Tensor:
+        """Its state (see `rounds.state`) on the host, which waits until it has ended. An idle one began when all
+        rows had ended: a host that knew would not have started it, so the clock leaves its time out."""
 
 
 @dataclass
@@ -223,7 +224,8 @@ class Replayed:
     """Every round is a replay on a context at a fixed address; at most one host read a round, one round late.
 
     `ready` makes the round of each of `reaches` cheap to call, once, and `capture` makes two replays of it, which
-    alternate. A round that starts after all rows have ended emits nothing; it occurs only if an end token ended them.
+    alternate. A round that starts after all rows have ended emits nothing, and takes no time of the clock's; it occurs
+    only if an end token ended them.
     """
 
     method: Speculate
@@ -280,7 +282,7 @@ class Replayed:
     def _land(self, flying: int) -> None:
         """Read the oldest rounds until at most `flying` are pending."""
         while len(self._flight) > flying:
-            self.left, self._end = read_rows(self._flight.popleft().read())
+            self.left, self._end = read_rows(self._flight.popleft().read(idle=not any(self.left)))
 
     def counts(self) -> list[list[RoundCounts]]:
         return [read_counts(counts) for counts in self._counts]

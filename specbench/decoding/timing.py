@@ -160,7 +160,8 @@ class CudaClock:
         self._marks: list[tuple[str, torch.cuda.Event]] = []
         self._captured: list[tuple[str, torch.cuda.Event]] = []
         self._replayed: list[tuple[str, float]] = []
-        self._began = 0.0
+        self._ended: list[tuple[str, torch.cuda.Event]] = []  # the end of the last replay
+        self._began = self._idle = 0.0
 
     def lap(self, phase: str, after: Tensor | None = None) -> None:
         if torch.compiler.is_compiling() or _marking:
@@ -176,23 +177,28 @@ class CudaClock:
         laps, self._captured = self._captured, []
         return laps
 
-    def replayed(self, laps: list[tuple[str, torch.cuda.Event]]) -> None:
-        """A replay with these laps has ended: read them before it is started again."""
-        self._replayed += between(laps)
+    def replayed(self, laps: list[tuple[str, torch.cuda.Event]], idle: bool = False) -> None:
+        """A replay with these laps has ended: read them before it is started again. If it was idle, the
+        region is shorter by the time since the replay before it had ended."""
+        if idle:
+            self._idle += sum(seconds for _, seconds in between([*self._ended, *laps[-1:]]))
+        else:
+            self._replayed += between(laps)
+        self._ended = laps[-1:]
 
     def under(self, phase: str) -> Laps:
         return Under(self, phase)
 
     def start(self) -> None:
         _running[:] = [self]
-        self._marks, self._replayed = [], []
+        self._marks, self._replayed, self._idle = [], [], 0.0
         torch.cuda.synchronize(self._device)
         self._began = time.perf_counter()
         self.lap("")
 
     def stop(self) -> tuple[float, dict[str, float]]:
         torch.cuda.synchronize(self._device)
-        seconds = time.perf_counter() - self._began
+        seconds = time.perf_counter() - self._began - self._idle
         return seconds, by_phase([*between(self._marks), *self._replayed])
 
 

@@ -5,6 +5,7 @@ The capture is a stand-in that runs the round at once and tells of it when it is
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from specbench.decoding.timing import NullClock
 from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
+from tests.support.device_clock import DeviceTime
 from tests.support.tiny import CPU, network
 
 V, K, NEW, LONGEST = 32, 3, 23, 5
@@ -44,10 +46,30 @@ class Late:
         self.seen, counts = (result.clone() for result in self.play())
         return counts
 
-    def read(self) -> Tensor:
+    def read(self, idle: bool = False) -> Tensor:
         assert self.waiting
         self.waiting = False
         return self.seen
+
+
+@dataclass
+class Timed(Late):
+    """The same on a device whose rounds take 8 s each, one after the other, 1 s of it in the draft."""
+
+    hand: DeviceTime = field(kw_only=True)
+
+    def launch(self) -> Tensor:
+        self.hand.capturing = True
+        for phase, seconds in (("", 0), ("draft", 1), ("verify", 7)):
+            self.hand.now += seconds
+            self.hand.clock.lap(phase)
+        self.hand.capturing = False
+        self.laps = self.hand.clock.captured()
+        return super().launch()
+
+    def read(self, idle: bool = False) -> Tensor:
+        self.hand.clock.replayed(self.laps, idle)
+        return super().read(idle)
 
 
 def method(name: str, law: Sampling) -> Speculate:
@@ -56,7 +78,9 @@ def method(name: str, law: Sampling) -> Speculate:
     return Speculate(drafters[name], target, TokenMatch() if name == "match" else Rejection())
 
 
-def replayed(name: str, law: Sampling, rows: int, eos: list[int], launched: list[Late]) -> tuple[Speculate, Replayed]:
+def replayed(
+    name: str, law: Sampling, rows: int, eos: list[int], launched: list[Late], hand: DeviceTime | None = None
+) -> tuple[Speculate, Replayed]:
     made = method(name, law)
     length = buffer_length(LONGEST, NEW, made.drafter.room)
 
@@ -65,7 +89,11 @@ def replayed(name: str, law: Sampling, rows: int, eos: list[int], launched: list
         return play
 
     made_ready.clear()
-    rounds = Replayed(made, length, (16, 24, length), counted, lambda play: Late(play, launched))
+
+    def captured(play: Play) -> Late:
+        return Late(play, launched) if hand is None else Timed(play, launched, hand=hand)
+
+    rounds = Replayed(made, length, (16, 24, length), counted, captured)
     context = begin([[0, 0]] * rows, 1, made.drafter.room, eos, CPU, length)
     rounds.prime(context, seeded([0] * rows, CPU))
     return made, rounds
@@ -127,3 +155,25 @@ def test_what_is_under_way_when_a_row_is_refilled_is_read_in_the_time_of_the_rou
     decode_batches(made, prompts, range(4), **uneven)  # type: ignore[arg-type]
     assert len(under_way) > 4
     assert not any(under_way)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("name", ["baseline", "chain"])
+def test_the_clock_counts_the_rounds_that_a_text_needed_and_none_after_its_end(name: str, rows: int) -> None:
+    """Else every text that ends by itself pays for one round more, and a method with few rounds for a dear one."""
+    law, prompts, eos, launched = Sampling(1.0), [[4], [5, 6, 7, 8, 9]][:rows], [7, 11], []  # type: ignore[var-annotated]
+    with DeviceTime().at_hand() as hand:
+        made, rounds = replayed(name, law, rows, eos, launched, hand)
+        idle = []
+        for seed in range(6):
+            to: dict[str, Any] = {"new": NEW, "eos": eos, "device": CPU}
+            launched.clear()
+            seeds = range(rows * seed, rows * (seed + 1))
+            found = decode(made, prompts, rng=seeded(seeds, CPU), rounds=rounds, clock=hand.clock, **to)
+            known = decode(method(name, law), prompts, rng=seeded(seeds, CPU), **to)
+            assert [(t.tokens, t.rounds) for t in found] == [(t.tokens, t.rounds) for t in known]
+            needed = max(len(trace.rounds) for trace in known)
+            assert {t.seconds for t in found} == {8.0 * needed}
+            assert found[0].spans == {"draft": 1.0 * needed, "verify": 7.0 * needed}
+            idle.append(len(launched) - needed)
+    assert set(idle) == {0, 1}  # texts that ended by themselves, and by the number of tokens

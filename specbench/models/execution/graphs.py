@@ -94,9 +94,9 @@ class Captured:
         self._read.record()
         return self._counts.clone()
 
-    def read(self) -> Tensor:
+    def read(self, idle: bool = False) -> Tensor:
         self._read.synchronize()
-        self.clock.replayed(self._laps)
+        self.clock.replayed(self._laps, idle)
         return self._host
 
 
