@@ -264,6 +264,12 @@ class Display(Observer):
         if self._now() - self._said >= PLAIN and not self._draws:
             self._say(self._line())
 
+    def comparing(self, done: int, texts: int) -> None:
+        line = f"comparing outputs: {done} of {texts} texts that differ"
+        self._draw(line)
+        if self._now() - self._said >= PLAIN and not self._draws:
+            self._say(line)
+
     def _look(self, load: float | None) -> None:
         """Warn once if other programs use the processor, so that the user can stop them."""
         if not self._crowded and load is not None and self._threads and noise.busy(load, self._threads):

@@ -226,5 +226,8 @@ class Telling(Observer):
     def turn(self, samples: Mapping[RunSpec, Sequence[Sample]]) -> None:
         self.tell("turn", samples)
 
+    def comparing(self, done: int, texts: int) -> None:
+        self.tell("comparing", done, texts)
+
     def end(self, cell: Cell) -> None:
         self.tell("end", cell)

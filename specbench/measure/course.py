@@ -15,7 +15,7 @@ from specbench.data.prompts import PromptSet
 from specbench.decoding.drafters.strings import looks_up, rounds_over
 from specbench.errors import UsageError
 from specbench.measure.group import Failure, Group, attempt
-from specbench.measure.lossless import losslessness_of
+from specbench.measure.lossless import Rescored, forks_of, greedy_outputs, losslessness_of
 from specbench.measure.order import seed_of, side
 from specbench.measure.sensors import Sensors
 from specbench.metrics import Trace, ratio
@@ -129,8 +129,12 @@ def warm_ups(arm: str, spec: RunSpec, prompts: PromptSet, count: int) -> Iterato
 
 def compare_with_baseline(group: Group, backend: Backend, arms: Arms) -> None:
     """End the cells whose prompts are all decoded, comparing their output with the baseline's."""
+    rescored = None if backend.scores is None else Rescored(backend.scores, group.comparing)
+    for spec, samples in group.live.items():
+        if rescored and (outputs := greedy_outputs(spec, group.ids, samples)):
+            rescored.expect(forks_of(*outputs))
     for spec in list(group.live):
-        found = attempt(partial(losslessness_of, spec, group.ids, group.live[spec], backend.scores))
+        found = attempt(partial(losslessness_of, spec, group.ids, group.live[spec], rescored))
         if isinstance(found, Failure):
             group.lose(spec.key, found)
         else:

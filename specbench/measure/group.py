@@ -134,6 +134,10 @@ class Group:
         for observer in self.observers:
             observer.preparing(spec)
 
+    def comparing(self, done: int, texts: int) -> None:
+        for observer in self.observers:
+            observer.comparing(done, texts)
+
     def resolve(self, columns: Mapping[str, Any]) -> None:
         """Record what the pair resolved to in preparation, as columns of the remaining cells.
 

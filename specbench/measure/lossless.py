@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from transformers import GenerationConfig
 
 from specbench.backends.base import Scores
 from specbench.decoding.method_files import read_method
+from specbench.models.execution import machine
 from specbench.models.network.attention import NAME as GROUPED
 from specbench.models.scale import growth
 from specbench.results.cells import Comparison, Losslessness
@@ -22,6 +23,7 @@ from specbench.results.statistics import Tally
 from specbench.spec import RunSpec, methods_of
 
 Outputs = tuple[Sequence[int], Sequence[int], Sequence[int]]  # prompt ids, baseline tokens, method tokens
+Prompts = Mapping[tuple[str, int], Sequence[int]]
 # (prompt, output) → [tokens, V] float64 logits, each before its token
 Rescore = Callable[[Sequence[int], Sequence[int]], Tensor]
 POSITIONS = 400  # enough positions to estimate the largest difference of logits
@@ -35,28 +37,97 @@ def divergence(a: Sequence[int], b: Sequence[int]) -> int | None:
     return None if len(a) == len(b) else min(len(a), len(b))
 
 
-def compare_outputs(outputs: Sequence[Outputs], scores: Scores | None, block: int) -> Losslessness:
+@dataclass(frozen=True)
+class Text:
+    """The output of a backend after a prompt, both as token ids."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Where an output first differs from the baseline's `text`: the other token there, None if one of them ends.
+
+    block: the tokens of a pass that verified it.
+    """
+
+    text: Text
+    at: int
+    token: int | None
+    block: int
+
+
+def forks_of(outputs: Sequence[Outputs], block: int) -> list[Fork]:
+    """The forks of the outputs that differ from the baseline's."""
+    found = []
+    for prompt, base, other in outputs:
+        if (at := divergence(base, other)) is not None:
+            token = other[at] if at < min(len(base), len(other)) else None
+            found.append(Fork(Text(tuple(prompt), tuple(base)), at, token, block))
+    return found
+
+
+@dataclass
+class Rescored:
+    """Scores along the baseline's texts, each computed once for all cells whose forks are expected.
+
+    They end at the last fork of a text. Whole texts are scored only for a cell that these do not explain: more
+    positions can only raise the noise, so the verdict is that of whole texts.
+    """
+
+    scores: Scores
+    watch: Callable[[int, int], None] = lambda done, texts: None  # called after every text
+    _forks: dict[Text, dict[Fork, None]] = field(default_factory=dict, init=False, repr=False)
+    _found: dict[tuple[Fork, bool], tuple[float, float]] = field(default_factory=dict, init=False, repr=False)
+
+    def expect(self, forks: Sequence[Fork]) -> None:
+        for fork in forks:
+            self._forks.setdefault(fork.text, {})[fork] = None
+
+    def gap_and_noise(self, forks: Sequence[Fork], whole: bool = False) -> tuple[float, float]:
+        """The largest `shortfall` at the forks, and the largest difference of any logit between scoring one token
+        at a time and `block` at a time."""
+        self.expect(forks)
+        gaps, noises = zip(*(self._of(fork, whole) for fork in forks), strict=True)
+        return max(gaps), max(noises)
+
+    def _of(self, fork: Fork, whole: bool) -> tuple[float, float]:
+        if (fork, whole) not in self._found:
+            self._score(fork.text, whole)
+            self.watch(len({known.text for known, _ in self._found}), len(self._forks))
+        return self._found[fork, whole]
+
+    def _score(self, text: Text, whole: bool) -> None:
+        forks, noises = self._forks[text], {}
+        end = len(text.tokens) if whole else max(fork.at for fork in forks) + 1
+        one = self._along(text, end, 1)
+        for block in {fork.block for fork in forks}:
+            passes = -(-end // block)  # whole ones, as along the whole text
+            noises[block] = float((one - self._along(text, passes * block, block)[: len(one)]).abs().max())
+        for fork in forks:
+            gap = math.inf if fork.token is None else shortfall(one[fork.at], text.tokens[fork.at], fork.token)
+            self._found[fork, whole] = gap, noises[fork.block]
+
+    def _along(self, text: Text, end: int, block: int) -> Tensor:
+        return self.scores([*text.prompt, *text.tokens[:end]], len(text.prompt), block).double()
+
+
+def compare_outputs(outputs: Sequence[Outputs], rescored: Rescored | None, block: int) -> Losslessness:
     """Compare greedy outputs with the baseline's; scores are computed only where they differ.
 
-    The gap is the largest `shortfall` at any divergence, the noise the largest difference of any logit
-    between scoring one token at a time and `block` at a time over the sequences that diverged. Without
-    `scores` a divergence cannot be explained: the verdict is `not compared`, with the counts.
+    Without scores a divergence cannot be explained: the verdict is `not compared`, with the counts.
     """
-    forks = [
-        (prompt, base, other, at) for prompt, base, other in outputs if (at := divergence(base, other)) is not None
-    ]
+    forks = forks_of(outputs, block)
     same = len(outputs) - len(forks)
     if not forks:
         return Losslessness("identical", same, len(outputs))
-    first = min(at for *_, at in forks)
-    if scores is None:
+    first = min(fork.at for fork in forks)
+    if rescored is None:
         return Losslessness("not compared", same, len(outputs), first)
-    gap, noise = 0.0, 0.0
-    for prompt, base, other, at in forks:
-        ids = [*prompt, *base]
-        one, many = scores(ids, len(prompt), 1).double(), scores(ids, len(prompt), block).double()
-        gap = max(gap, shortfall(one[at], base[at], other[at]) if at < min(len(base), len(other)) else math.inf)
-        noise = max(noise, float((one - many).abs().max()))
+    gap, noise = rescored.gap_and_noise(forks)
+    if machine.agreed(2 * noise < gap < math.inf):
+        gap, noise = rescored.gap_and_noise(forks, whole=True)
     verdict: Comparison = "numeric" if gap <= 2 * noise else "MISMATCH"
     return Losslessness(verdict, same, len(outputs), first, gap, noise)
 
@@ -69,28 +140,29 @@ def shortfall(scores: Tensor, *tokens: int) -> float:
     return float(scores.max() - scores[list(tokens)].min())
 
 
-def losslessness_of(
-    spec: RunSpec, prompts: Mapping[tuple[str, int], Sequence[int]], samples: Sequence[Sample], scores: Scores | None
-) -> Losslessness:
-    """The losslessness of a greedy cell. Sampled output differs by chance, synthetic acceptance by design.
+def greedy_outputs(spec: RunSpec, prompts: Prompts, samples: Sequence[Sample]) -> tuple[list[Outputs], int] | None:
+    """The outputs of a cell that is compared, and the tokens of its widest pass. Sampled output differs by chance,
+    synthetic acceptance by design: None.
 
     prompts: their tokens, by prompt id and turn number.
     """
     if spec.temperature > 0 or spec.acceptance is not None:
+        return None
+    first = [s for s in samples if s.repeat == 0]
+    outputs: list[Outputs] = [(prompts[s.prompt, s.conversation[0]], s.baseline.tokens, s.method.tokens) for s in first]
+    widest = max((r.width for s in samples for r in s.method.rounds), default=0)  # all nodes of a tree are one pass
+    return outputs, max(widest, spec.k) + 1
+
+
+def losslessness_of(
+    spec: RunSpec, prompts: Prompts, samples: Sequence[Sample], rescored: Rescored | None
+) -> Losslessness:
+    """The losslessness of a cell; see `greedy_outputs`."""
+    if (found := greedy_outputs(spec, prompts, samples)) is None:
         lossy = spec.acceptance is None and not all(read_method(m)["lossless"] for m in methods_of(spec))
         return Losslessness("lossy" if lossy else "not compared")
-    first = [s for s in samples if s.repeat == 0]
-    outputs = [(prompts[s.prompt, s.conversation[0]], s.baseline.tokens, s.method.tokens) for s in first]
-    widest = max((r.width for s in samples for r in s.method.rounds), default=0)  # all nodes of a tree are one pass
-    return compare_outputs(outputs, scores, max(widest, spec.k) + 1)
-
-
-@dataclass(frozen=True)
-class Text:
-    """The output of a backend after a prompt, both as token ids."""
-
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
+    outputs, block = found
+    return compare_outputs(outputs, rescored, block)
 
 
 @dataclass(frozen=True)

@@ -236,5 +236,8 @@ class Observer:
     def turn(self, samples: Samples) -> None:
         """All arms have decoded the prompts of a turn."""
 
+    def comparing(self, done: int, texts: int) -> None:
+        """So many of the texts in which outputs differ have been scored; with a large model it takes long."""
+
     def end(self, cell: Cell) -> None:
         """A cell has ended, in any way."""

@@ -256,6 +256,20 @@ def test_an_eager_arm_is_named_once_it_takes_long(monkeypatch: pytest.MonkeyPatc
         assert set(threading.enumerate()) <= before, "no thread is left when something is timed"
 
 
+def test_comparing_outputs_is_on_the_screen_and_elsewhere_a_line_once_it_takes_long() -> None:
+    for terminal in (True, False):
+        stage = Stage(terminal)
+        with stage.display as display:
+            for done in range(1, 5):
+                stage.seconds += 16.0
+                display.comparing(done, 50)
+        said = [line for line in stage.text.splitlines() if line.startswith("comparing outputs")]
+        if terminal:
+            assert "comparing outputs: 3 of 50 texts that differ" in stage.text
+        else:
+            assert said == [f"comparing outputs: {done} of 50 texts that differ" for done in (2, 4)]
+
+
 def test_the_first_estimate_is_one_line_that_says_what_it_is_worth() -> None:
     stage = Stage()
     with stage.display as display:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specbench.judge.verdict import recommend
 from specbench.measure.grid import cells
-from specbench.measure.lossless import losslessness_of
+from specbench.measure.lossless import Rescored, losslessness_of
 from specbench.show.verdict import sentences
 from specbench.spec import RunSpec
 from tests.support import compared_runs
@@ -45,7 +45,7 @@ def test_output_that_is_nobodys_law_is_not_compared_with_the_baselines() -> None
 
     base, other = sample("a", (4,)), sample("a", (2,))
     spoiled = sample("a", baseline=base.baseline, method=other.method)
-    found = losslessness_of(RunSpec(acceptance=(0.5,)), prompt_set("a").ids, [spoiled], scores)
+    found = losslessness_of(RunSpec(acceptance=(0.5,)), prompt_set("a").ids, [spoiled], Rescored(scores))
     assert found.verdict == "not compared"
 
 

@@ -11,7 +11,7 @@ import torch
 from specbench.judge.advice import drafts_trees, losing
 from specbench.judge.candidates import flaw
 from specbench.judge.verdict import recommend
-from specbench.measure.lossless import losslessness_of
+from specbench.measure.lossless import Rescored, losslessness_of
 from specbench.metrics import Trace
 from specbench.results.cells import Losslessness
 from specbench.results.reading import read_run
@@ -66,7 +66,9 @@ def test_a_lossy_cell_says_so_with_its_distance_and_is_never_recommended() -> No
 )  # fmt: skip
 def test_a_lossy_rule_is_compared_when_greedy_alone(method: str, temperature: float, said: str) -> None:
     spec = RunSpec(method=method, temperature=temperature)
-    found = losslessness_of(spec, prompt_set("p1").ids, [sample("p1")], lambda *_: pytest.fail("nothing differs"))
+    found = losslessness_of(
+        spec, prompt_set("p1").ids, [sample("p1")], Rescored(lambda *_: pytest.fail("nothing differs"))
+    )
     assert found.verdict == said
 
 
@@ -78,7 +80,7 @@ def test_the_noise_of_a_greedy_tree_is_that_of_a_pass_over_all_its_nodes() -> No
         return torch.ones(len(ids) - start, 9)
 
     other = replace(one, baseline=replace(one.baseline, tokens=(7, *one.baseline.tokens[1:])))
-    losslessness_of(RunSpec(), prompt_set("p1").ids, [other], scores)
+    losslessness_of(RunSpec(), prompt_set("p1").ids, [other], Rescored(scores))
     assert widths == [1, 22]
 
 

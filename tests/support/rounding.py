@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specbench.backends.base import Scores
-from specbench.measure.lossless import compare_outputs
+from specbench.measure.lossless import Rescored, compare_outputs
 
 Text = Sequence[int]
 
@@ -31,7 +31,7 @@ def same_texts(
         if net.dtype == torch.float64:
             assert [text for *_, text in outputs] == [text for _, text, _ in outputs]
             continue
-        verdict = compare_outputs(outputs, rounded(net, exact), 2)  # type: ignore[arg-type]
+        verdict = compare_outputs(outputs, Rescored(rounded(net, exact)), 2)  # type: ignore[arg-type]
         assert verdict.verdict in ("identical", "numeric"), verdict
 
 
