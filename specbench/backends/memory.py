@@ -16,6 +16,7 @@ from specbench.decoding.method_files import drafts_with, leaves, needs, read_met
 from specbench.decoding.translation import STRETCH
 from specbench.models.checkpoints import divided
 from specbench.models.checkpoints.divided import network_sizes
+from specbench.models.execution.compiled import missing_compiler
 from specbench.models.execution.few_rows import dtypes
 from specbench.models.execution.machine import free_memory
 from specbench.models.network.skipping import shares
@@ -68,7 +69,10 @@ class Estimate:
         if any(role.dtype.itemsize > SMALL.itemsize for role in self.pair.roles.values()):
             found.append(("--dtype bfloat16", self.in_(SMALL), held))
         if self.pair.device.type != "cpu" and not any(role.how.quantize for role in self.pair.roles.values()):
-            found += [(f"--quantize {kind}", self.loaded(quantize=kind), held) for kind in ("int8", "int4")]
+            if not (missing_compiler() or any(role.apart for role in self.pair.roles.values())):
+                compiled = replace(self.loaded(quantize="int8"), keeps=True)
+                found.append(("--quantize int8 --tier compile", compiled, held))  # other tiers would unpack it
+            found.append(("--quantize int4", self.loaded(quantize="int4"), held))
         if any(len(one.arms) > 2 for one in held):
             largest = [replace(one, specs=[self.largest(one)]) for one in held]
             found.append(("one method and one K at a time", self, largest))

@@ -33,7 +33,7 @@ from specbench.backends.roles import (
     schedule_of,
     whatever_prompts,
 )
-from specbench.backends.tiers import PYTHON, Tier, frugal, opened, refused
+from specbench.backends.tiers import PYTHON, Tier, frugal, opened, refused, unfused
 from specbench.decoding.decode import begin, decode, decode_batches
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import drafts_with, learners, needs
@@ -302,7 +302,7 @@ class Native:
         self._arms.clear()  # also those that are ready: a ratio of two tiers means nothing
         self.tier, self._pool = self.tier.eager(), Pool()
         self.execution = f"tier eager: {self.refused}, so baseline and methods are eager alike: {PYTHON}"
-        self.warnings += (self.execution,)
+        self.warnings += (self.execution, *unfused(self.pair, "eager"))
         return self._ready(spec, longest)
 
     def _ready(self, spec: RunSpec, longest: int) -> Arm:

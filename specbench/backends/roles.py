@@ -65,6 +65,11 @@ class Role:
     device: torch.device | None = None
 
     @property
+    def apart(self) -> bool:
+        """Whether it is divided, or on a device of its own: then only the tier eager runs it."""
+        return bool(self.how.device_map or self.how.parallel or self.device)
+
+    @property
     def borrows(self) -> bool:
         """Whether it is a head that is not a network of its own."""
         return self.head is not None and self.head.hollow is not None

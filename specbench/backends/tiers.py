@@ -22,8 +22,8 @@ from specbench.decoding.timing import CudaClock
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
 from specbench.errors import SpecbenchError, UsageError, out_of_memory
-from specbench.models.checkpoints import description
-from specbench.models.checkpoints.quantise import UNPACKED_BY_COMPILER, UncompiledError
+from specbench.models.checkpoints import description, quantise
+from specbench.models.checkpoints.quantise import UncompiledError
 from specbench.models.execution import compiled, few_rows
 from specbench.models.execution.compiled import Compiled, Gate, Name, Passes, reaches, settings
 from specbench.models.execution.few_rows import pays
@@ -177,6 +177,11 @@ def choose(specs: Sequence[RunSpec], device: torch.device) -> tuple[compiled.Nam
     if spec.tensor_parallel is not None:
         return _eager_alone(spec, "--tensor-parallel waits for other processes in every layer", device)
     name, why = compiled.choose(spec.tier, device)
+    if spec.tier == AUTO and device.type == "cuda" and (kinds := unpacked(spec)) and not compiled.missing_compiler():
+        return (
+            "compile",
+            f"other tiers would unpack {kinds[0]} weights in every pass; to compile a method takes minutes",
+        )
     if name != "compile" or device.type != "cpu":
         return name, why
     slow = _slow(specs) if spec.tier == AUTO else ""
@@ -188,10 +193,26 @@ def eager(reason: str) -> tuple[compiled.Name, str]:
     return "eager", f"{reason}; {PYTHON}"
 
 
+def unpacked(spec: RunSpec) -> list[str]:
+    """The kinds of its quantised weights that one compiler or tier unpacks and another does not."""
+    return [kind for kind in (spec.quantize, spec.draft_quantize) if kind in quantise.UNFUSED]
+
+
+def unfused(pair: CheckedPair, tier: Name) -> list[str]:
+    """Notes on weights of which a GPU makes an unquantised copy in every pass of a tier."""
+    return [
+        f"in the tier {tier} a GPU unpacks the {role.how.quantize} weights of the {name} in every pass: "
+        f"{quantise.UNFUSED[role.how.quantize][role.dtype.itemsize]} bytes per weight are read or written, "
+        f"{role.dtype.itemsize} without --quantize, so it decodes more slowly than unquantised, and v is near 1: "
+        "use --tier compile or --quantize int4"
+        for name, role in pair.roles.items()
+        if tier != "compile" and role.how.quantize in quantise.UNFUSED and (role.device or pair.device).type == "cuda"
+    ]
+
+
 def not_whole(spec: RunSpec) -> str:
     """Why a round that cannot be compiled in parts is not compiled whole; empty if it is."""
-    kinds = [kind for kind in (spec.quantize, spec.draft_quantize) if kind in UNPACKED_BY_COMPILER]
-    if kinds:
+    if kinds := unpacked(spec):
         return f"where the compiler would unpack {kinds[0]} weights, so that they took the time of unquantised ones"
     return "for minutes, as --tier compile does" if spec.tier == AUTO else ""
 
@@ -267,6 +288,6 @@ def opened(specs: Sequence[RunSpec], eager_for: str = "") -> Opened:
     if joined := joined_tier(pair, specs):
         before, (name, why) = name, joined
         pair = pair if name == before else check_models(specs, device, name)
-    pair = replace(pair, warnings=(*pair.warnings, *unthinking(specs, pair.thinking)))
+    pair = replace(pair, warnings=(*pair.warnings, *unthinking(specs, pair.thinking), *unfused(pair, name)))
     tier = Tier(name, device, not_whole(specs[0]), packs(specs[0], name, device))
     return pair, tier, f"tier {name}: {why}"

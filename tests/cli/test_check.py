@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from specbench.backends import memory
 from specbench.measure import fit
 from specbench.models.checkpoints import description, loading, names
 from specbench.models.checkpoints.names import resolve
@@ -184,8 +185,25 @@ def test_a_gpu_is_asked_for_its_own_memory_and_quantised_weights_are_a_way_out(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(description, "claimed", lambda device: device)
     found = command("check", "demo@llama3-8b", "--device", "cuda", "--dtype", "bfloat16", "--method", "prompt-lookup")
-    assert (found.code, "--quantize int8 takes" in found.err) == (4, True)
+    assert found.code == 4
+    assert "--quantize int8 --tier compile takes" in found.err, "other tiers would unpack it in every pass"
+    assert "--quantize int4 takes" in found.err
     assert "while reading weights" in found.out
+
+
+@pytest.mark.usefixtures("unloaded")
+@pytest.mark.parametrize("reason", ["no compiler", "apart"])
+def test_int8_is_no_way_out_on_a_gpu_that_cannot_compile(
+    command: Command, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setattr(fit, "free_memory", lambda device: 12 * GB)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(description, "claimed", lambda device: device)
+    if reason == "no compiler":
+        monkeypatch.setattr(memory, "missing_compiler", lambda: "there is none")
+    apart = ("--draft", "demo-draft", "--draft-device", "cpu") if reason == "apart" else ("--method", "prompt-lookup")
+    found = command("check", "demo@llama3-8b", "--device", "cuda", "--dtype", "bfloat16", *apart)
+    assert (found.code, "--quantize int4" in found.err, "int8" in found.err) == (4, True, False), found.err
 
 
 THREE = (

@@ -25,7 +25,10 @@ GROUP = 32  # weights of a row with a common scale and zero point in int4: torch
 BYTES = {"int8": 1.0, "int4": 0.5, "fp8": 1.0}
 HEAD = "+head"
 OURS: dict[str, type[packed.Int8Linear | packed.Int4Linear]] = {"w8a8": packed.Int8Linear, "w4a8": packed.Int4Linear}
-UNPACKED_BY_COMPILER = frozenset({"int8", "fp8"})  # inductor computes a frozen weight times its scale once
+# Of these inductor computes a frozen weight times its scale once, and a GPU makes a copy in the dtype of activations
+# in every pass, unless a compiler joins that with the product. Bytes that the operators of a layer read and write per
+# weight, by the bytes of a number in that dtype:
+UNFUSED = {"int8": {2: 5, 4: 9}, "fp8": {2: 21, 4: 17}}
 SCALES = {"int8": 5, "fp8": 4}  # bytes per row: a float32 scale; a zero point
 
 

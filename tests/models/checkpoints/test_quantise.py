@@ -7,12 +7,15 @@ import importlib.util
 import json
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import (
     AutoModelForCausalLM,
     BitsAndBytesConfig,
@@ -23,6 +26,8 @@ from transformers import (
 )
 
 from specbench.backends import tiers
+from specbench.backends.checked import check_models
+from specbench.backends.tiers import unfused
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
@@ -34,7 +39,7 @@ from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.divided import How
 from specbench.models.checkpoints.loading import Loaded, load_model
 from specbench.models.checkpoints.names import resolve
-from specbench.models.execution import int8_operators
+from specbench.models.execution import compiled, int8_operators
 from specbench.models.execution.compile_cache import NAME, place
 from specbench.models.network.causal import Causal
 from specbench.models.network.packed import Int4Linear, Int8Linear
@@ -183,6 +188,78 @@ def test_weights_that_would_be_unpacked_are_not_compiled_as_a_whole() -> None:
     assert tiers.not_whole(RunSpec(tier="compile", draft_quantize="fp8")).startswith("where the compiler would")
     assert not tiers.not_whole(RunSpec(tier="compile", quantize="int4"))
     assert tiers.not_whole(RunSpec(tier="auto")) == "for minutes, as --tier compile does"
+
+
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "name"),
+    [
+        ("auto", {"quantize": "int8"}, "compile"),
+        ("auto", {"draft_quantize": "fp8"}, "compile"),
+        ("auto", {"quantize": "int4"}, "graph"),
+        ("auto", {}, "graph"),
+        ("graph", {"quantize": "int8"}, "graph"),
+        ("auto", {"quantize": "int8", "draft_device": "cpu"}, "eager"),
+    ],
+)
+def test_a_gpu_compiles_by_itself_what_other_tiers_would_unpack(
+    asked: Any, changes: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "missing_compiler", lambda: "")
+    assert tiers.choose([RunSpec(tier=asked, **changes)], CUDA)[0] == name
+    monkeypatch.setattr(compiled, "missing_compiler", lambda: "there is none")
+    assert tiers.choose([RunSpec(tier=asked, **changes)], CUDA)[0] == name.replace("compile", "graph")
+
+
+VIEWS = {"t", "detach", "view", "alias", "transpose", "_unsafe_view"}
+
+
+class Traffic(TorchDispatchMode):
+    """The bytes that operators read and write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        tensors = [one for one in tree_leaves((args, kwargs, found)) if isinstance(one, torch.Tensor)]
+        plain = all(type(one) in (torch.Tensor, torch.nn.Parameter) for one in tensors)
+        if plain and func._schema.name.split("::")[1] not in VIEWS:
+            self.bytes += sum(one.numel() * one.element_size() for one in tensors)
+        return found
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("kind", [None, *BY_TORCHAO[::2]])
+def test_the_bytes_that_unfused_layers_move_per_weight_are_those_of_the_notes(
+    kind: str | None, dtype: torch.dtype
+) -> None:
+    size = 512
+    net = torch.nn.Sequential(torch.nn.Linear(size, size, bias=False, dtype=dtype))
+    if kind:
+        quantise.put(net, kind, CPU, {"0"})
+    with torch.no_grad(), Traffic() as counted:
+        net(torch.ones(1, size, dtype=dtype))
+    known = quantise.UNFUSED[kind][dtype.itemsize] if kind else dtype.itemsize
+    assert counted.bytes / size**2 == pytest.approx(known, abs=0.1)
+
+
+def test_a_note_gives_the_bytes_that_a_gpu_moves_for_weights_that_it_unpacks() -> None:
+    pair = check_models([RunSpec(dtype="bfloat16", quantize="w8a8")], CPU, "eager")
+    assert unfused(pair, "eager") == []
+    how = replace(pair.roles["target"].how, quantize="int8")
+    roles = {"target": replace(pair.roles["target"], how=how), "draft": pair.roles["draft"]}
+    assert unfused(replace(pair, roles=roles), "eager") == []
+    pair = replace(pair, roles=roles, device=CUDA)
+    assert unfused(pair, "compile") == []
+    (note,) = unfused(pair, "graph")
+    assert "in the tier graph a GPU unpacks the int8 weights of the target in every pass: 5 bytes per weight" in note
+    assert "2 without --quantize" in note
+    roles["draft"] = replace(roles["draft"], how=replace(how, quantize="fp8"), device=CPU)
+    assert len(unfused(replace(pair, roles=roles), "eager")) == 1, "a CPU has its own kernels"
 
 
 def test_the_attention_is_the_one_asked_for() -> None:
