@@ -122,8 +122,8 @@ class RunSpec(BaseModel):
         "Pair", "precision", "As --dtype, for the draft model.", of=(*LOADED, "question", "heading"),
         usual="the target's", column="draft_dtype_resolved")] = None
     quantize: Annotated[Quantisation | None, Setting(
-        "Pair", "precision", "Quantise the target's linear layers after loading: none, int8, int4, fp8, w8a8, or on a "
-        "CPU w4a8 (both with int8 activations), w8a8+head or w4a8+head (the head as well).", of=PAIR,
+        "Pair", "precision", "Quantise the target's linear layers after loading: none, int8, int4, fp8, w8a8, on a CPU "
+        "w4a8 (both with int8 activations), w8a8+head or w4a8+head (the head as well).", of=PAIR,
         usual="none", late=True)] = None
     draft_quantize: Annotated[Quantisation | None, Setting(
         "Pair", "precision", "Quantise the draft's linear layers: none, int8, int4, fp8, w8a8, w4a8, w8a8+head or "

@@ -177,11 +177,9 @@ def choose(specs: Sequence[RunSpec], device: torch.device) -> tuple[compiled.Nam
     if spec.tensor_parallel is not None:
         return _eager_alone(spec, "--tensor-parallel waits for other processes in every layer", device)
     name, why = compiled.choose(spec.tier, device)
-    if spec.tier == AUTO and device.type == "cuda" and (kinds := unpacked(spec)) and not compiled.missing_compiler():
-        return (
-            "compile",
-            f"other tiers would unpack {kinds[0]} weights in every pass; to compile a method takes minutes",
-        )
+    kinds = [kind for kind in (spec.quantize, spec.draft_quantize) if kind in {*quantise.UNFUSED, *quantise.CODED}]
+    if spec.tier == AUTO and device.type == "cuda" and kinds and not compiled.missing_compiler():
+        return "compile", f"a GPU is slow with {kinds[0]} weights in other tiers; to compile a method takes minutes"
     if name != "compile" or device.type != "cpu":
         return name, why
     slow = _slow(specs) if spec.tier == AUTO else ""
@@ -193,26 +191,23 @@ def eager(reason: str) -> tuple[compiled.Name, str]:
     return "eager", f"{reason}; {PYTHON}"
 
 
-def unpacked(spec: RunSpec) -> list[str]:
-    """The kinds of its quantised weights that one compiler or tier unpacks and another does not."""
-    return [kind for kind in (spec.quantize, spec.draft_quantize) if kind in quantise.UNFUSED]
-
-
 def unfused(pair: CheckedPair, tier: Name) -> list[str]:
-    """Notes on weights of which a GPU makes an unquantised copy in every pass of a tier."""
+    """Notes on weights that a GPU computes more slowly in a tier than unquantised ones."""
+    if tier == "compile":
+        return []
+    on_gpu = {name: role for name, role in pair.roles.items() if (role.device or pair.device).type == "cuda"}
     return [
-        f"in the tier {tier} a GPU unpacks the {role.how.quantize} weights of the {name} in every pass: "
-        f"{quantise.UNFUSED[role.how.quantize][role.dtype.itemsize]} bytes per weight are read or written, "
-        f"{role.dtype.itemsize} without --quantize, so it decodes more slowly than unquantised, and v is near 1: "
-        "use --tier compile or --quantize int4"
-        for name, role in pair.roles.items()
-        if tier != "compile" and role.how.quantize in quantise.UNFUSED and (role.device or pair.device).type == "cuda"
+        f"in the tier {tier} the {role.how.quantize} weights of the {name} {why}, so they are slower on a GPU than "
+        "unquantised ones: use --tier compile or --quantize int4"
+        for name, role in on_gpu.items()
+        if (why := quantise.unfused(role.how.quantize, role.dtype))
     ]
 
 
 def not_whole(spec: RunSpec) -> str:
     """Why a round that cannot be compiled in parts is not compiled whole; empty if it is."""
-    if kinds := unpacked(spec):
+    kinds = [kind for kind in (spec.quantize, spec.draft_quantize) if kind in quantise.UNFUSED]
+    if kinds:
         return f"where the compiler would unpack {kinds[0]} weights, so that they took the time of unquantised ones"
     return "for minutes, as --tier compile does" if spec.tier == AUTO else ""
 

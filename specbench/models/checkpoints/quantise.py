@@ -1,23 +1,25 @@
 """Quantised weights: by torchao or by layers of ours after loading, or as stored in a checkpoint.
 
-Linear layers become int8, int4 or fp8 (weight only), or with int8 activations as well (w8a8, w4a8), which on a
-CPU are layers of ours: torchao's have no kernel there. The head, the embedding and all weights outside linear
-layers (norms, biases, stacked experts) keep their type: head and embedding are often one tensor, and the head
-decides between near tokens. With `+head` the head has its own int8 codes: it is half of what a small network then
+Linear layers become int8, int4 or fp8 (weight only), or with int8 activations as well (w8a8, w4a8) by layers of
+ours: torchao's have no kernel for a CPU, and wait for a GPU in every product. The head, the embedding and all weights
+outside linear layers (norms, biases, stacked experts) keep their type: head and embedding are often one tensor, and the
+head decides between near tokens. With `+head` the head has its own int8 codes: it is half of what a small network then
 reads per token. Activations have a scale per token, so that a row of logits depends on its own sequence alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
+from specbench.decoding.timing import clock_for
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints.names import Checkpoint, require
-from specbench.models.execution import int8_operators
+from specbench.models.execution import graphs, int8_operators
 from specbench.models.network import packed
 from specbench.wording import clean, first_line
 
@@ -29,6 +31,10 @@ OURS: dict[str, type[packed.Int8Linear | packed.Int4Linear]] = {"w8a8": packed.I
 # in every pass, unless a compiler joins that with the product. Bytes that the operators of a layer read and write per
 # weight, by the bytes of a number in that dtype:
 UNFUSED = {"int8": {2: 5, 4: 9}, "fp8": {2: 21, 4: 17}}
+CODED = frozenset({"w8a8", "w8a8+head"})  # on a GPU, too
+KERNELS = 20  # about as many operators code the activations of such a layer; a compiler joins them
+SLOWEST = 3.0  # times an unquantised layer, for weights with a kernel of their own on a GPU
+WIDE, SERIES, REPLAYS = 4096, 4, 20  # of the layers that are timed
 SCALES = {"int8": 5, "fp8": 4}  # bytes per row: a float32 scale; a zero point
 
 
@@ -44,6 +50,7 @@ class Quantised:
     left: int
     share: float
     by: str = " by torchao"
+    on_cpu: bool = True
 
     @property
     def label(self) -> str:
@@ -55,7 +62,8 @@ class Quantised:
         ends = "embedding and norms keep their type, the head is int8" if self.kind.endswith(HEAD) else KEPT
         kept = f"{self.share:.0%} of the weights are {self.kind}; {ends}"
         narrow = f"; so do {self.left} linear layers whose width is no multiple of {GROUP}" if self.left else ""
-        slow = f"; slow here: {int8_operators.missing()}" if not self.by and int8_operators.missing() else ""
+        missing = int8_operators.missing() if self.on_cpu and not self.by else ""
+        slow = f"; slow here: {missing}" if missing else ""
         return [f"quantised{self.by}: {kept}{narrow}; lossless means: with respect to the quantised weights{slow}"]
 
 
@@ -69,12 +77,23 @@ def apply(model: Any, kind: str, device: torch.device) -> Quantised:
     taken = sum(every[name].weight.numel() for name in chosen)
     put(model, kind, device, chosen)
     by = "" if ours(kind, device) else Quantised.by
-    return Quantised(kind, len(chosen), len(every) - len(chosen), taken / weights, by)
+    return Quantised(kind, len(chosen), len(every) - len(chosen), taken / weights, by, device.type == "cpu")
 
 
 def ours(kind: str, device: torch.device) -> bool:
     """Whether our layers do it, not torchao."""
-    return device.type == "cpu" and not needs_torchao(kind)
+    return kind in CODED or (device.type == "cpu" and not needs_torchao(kind))
+
+
+def unfused(kind: str | None, dtype: torch.dtype) -> str:
+    """What makes such weights slow on a GPU in tiers that do not compile; empty if nothing does."""
+    if kind in UNFUSED:
+        moved, plain = UNFUSED[kind][dtype.itemsize], dtype.itemsize
+        return (
+            f"are unpacked in every pass ({moved} bytes per weight are read or written, {plain} without --quantize), "
+            "with v near 1"
+        )
+    return f"take about {KERNELS} kernels per layer, and 1 without --quantize" if kind in CODED else ""
 
 
 def needs_torchao(kind: str) -> bool:
@@ -85,19 +104,21 @@ def needs_torchao(kind: str) -> bool:
 def put(model: Any, kind: str, device: torch.device, chosen: set[str]) -> None:
     """Quantise the layers with these names."""
     if ours(kind, device):
-        replace_linear(model.to(device), chosen, OURS[kind.removesuffix(HEAD)])
+        replace_linear(model, chosen, OURS[kind.removesuffix(HEAD)], device)
     else:
         from torchao.quantization import quantize_
 
         quantize_(model, torchao_settings(kind, device), filter_fn=lambda _, name: name in chosen, device=device)
 
 
-def replace_linear(model: Any, names: Iterable[str], kind: Callable[[nn.Linear], nn.Module]) -> None:
-    """Replace the layers with these names by ours: of this kind, except that the head is int8."""
+def replace_linear(
+    model: Any, names: Iterable[str], kind: Callable[[nn.Linear], nn.Module], device: torch.device
+) -> None:
+    """Replace the layers with these names by ours on `device`: of this kind, except that the head is int8."""
     head = head_of(model)
     for name in names:
         holder, _, last = name.rpartition(".")
-        layer = model.get_submodule(name)
+        layer = model.get_submodule(name).to(device)  # one by one, as it may hold no more than the quantised ones
         setattr(model.get_submodule(holder), last, packed.Int8Linear(layer) if layer is head else kind(layer))
 
 
@@ -128,12 +149,10 @@ def torchao_settings(kind: str, device: torch.device) -> Any:
     """torchao's settings. None of them may change the compiler's, which the baseline shares."""
     from torchao import quantization
 
-    if kind not in ("int8", "int4", "fp8", "w8a8"):
+    if kind not in ("int8", "int4", "fp8"):
         raise UnusableModelError("such layers are for a CPU: use int4 or w8a8")
     if kind == "int8":
         return quantization.Int8WeightOnlyConfig(set_inductor_config=False)
-    if kind == "w8a8":
-        return quantization.Int8DynamicActivationInt8WeightConfig(set_inductor_config=False)
     if kind == "fp8":
         return quantization.Float8WeightOnlyConfig(set_inductor_config=False)
     if device.type == "cpu":  # packed for torch's own kernel; the settings without `Prototype` have none for a CPU
@@ -153,9 +172,37 @@ def refuse_unable(kind: str, dtype: torch.dtype, device: torch.device) -> None:
     try:
         put(tried, kind, device, {"0"})
         tried(torch.ones(2, 4 * GROUP, dtype=dtype, device=device))
+        timed = device.type != "cpu" and not unfused(kind, dtype)
+        slow, plain = (1e6 * seconds_of(one, dtype, device) if timed else 0.0 for one in (kind, None))
     except Exception as error:  # any error of torchao and its kernels
         where = f"{device.type} in {str(dtype).removeprefix('torch.')}"
         raise UnusableModelError(f"{kind} weights do not compute on {where} here: {first_line(error)}") from error
+    if slow > SLOWEST * plain:
+        raise UnusableModelError(
+            f"{kind} weights are {slow / plain:.1f} times as slow as unquantised ones on this {device.type} device, "
+            f"and {SLOWEST:g} times is the limit (a layer of {WIDE} × {WIDE} takes {slow:.0f} µs, not {plain:.0f}): "
+            "leave --quantize out"
+        )
+
+
+@cache
+def seconds_of(kind: str | None, dtype: torch.dtype, device: torch.device) -> float:
+    """Seconds of a wide layer for two tokens on a GPU, replayed as a graph, in the fastest of a few series.
+
+    No CPU is timed: kinds without a kernel are much slower there, and serve to measure acceptance.
+    """
+    layer = nn.Sequential(nn.Linear(WIDE, WIDE, bias=False, dtype=dtype, device=device))
+    if kind is not None:
+        put(layer, kind, device, {"0"})
+    x, clock = torch.ones(2, WIDE, dtype=dtype, device=device), clock_for(device)
+    run, series = graphs.Repeated(layer, graphs.Shared(device)), []
+    with torch.no_grad():
+        for _ in range(SERIES):
+            clock.start()
+            for _ in range(REPLAYS):
+                run(x)
+            series.append(clock.stop()[0] / REPLAYS)
+    return min(series[1:])  # the first one captures
 
 
 def bytes_of(model: Any, kind: str | None = None) -> int:

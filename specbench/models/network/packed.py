@@ -339,12 +339,14 @@ def group_tiles(groups: Tensor) -> Tensor:
 MOST = 127  # a code is one of −127 … 127
 INT8_RAISE = 128  # one factor of the processor's instruction is unsigned
 TALL = 16  # rows of a tile
+EIGHT, ROWS = 8, 32  # a GPU's product of bytes takes codes of multiples of these widths and rows
 
 
 class Int8Linear(nn.Module):
     """y = codes(x) · codes(W)ᵀ · scale(x) · scale(W) for the weights W [out, in] of `layer`.
 
-    tiled: by our own operator, which has its own order of codes; else by torch's, with the same results.
+    tiled: by our own operator, which has its own order of codes; else by torch's, with the same results. On a GPU
+    it is torch's, on codes padded to the widths that it takes.
     """
 
     scale: Tensor
@@ -352,10 +354,11 @@ class Int8Linear(nn.Module):
     def __init__(self, layer: nn.Linear, tiled: bool | None = None) -> None:
         super().__init__()
         self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
-        self.tiled = not int8_operators.missing() if tiled is None else tiled
         weight = layer.weight.detach().float()
+        self.tiled = weight.is_cpu and not int8_operators.missing() if tiled is None else tiled
         scale = step(weight)
         codes = (weight / scale).round().to(torch.int8)
+        codes = codes if weight.is_cpu else of_gpu(codes)
         self.weight = nn.Parameter(int8_tiles(codes) if self.tiled else codes, requires_grad=False)
         self.register_buffer("scale", scale.squeeze(-1))
 
@@ -365,7 +368,8 @@ class Int8Linear(nn.Module):
             found: Tensor = torch.ops.specbench.linear(x, self.weight, None, self.scale, self.bias)
             return found
         codes, scale = coded(x.reshape(-1, self.in_features))
-        return finished(sums(codes, self.weight), scale * self.scale, self.bias, x)
+        whole = sums(codes, self.weight) if x.is_cpu else gpu_sums(codes, self.weight)
+        return finished(whole[:, : self.out_features], scale * self.scale, self.bias, x)
 
 
 def step(rows: Tensor) -> Tensor:
@@ -393,6 +397,17 @@ def sums(codes: Tensor, weight: Tensor) -> Tensor:
     if weight.shape[1] > 1 and adds_bytes():  # with one column, torch's product reads outside the weight
         return torch._int_mm(codes, weight.t()).float()
     return (codes.double() @ weight.t().double()).float()
+
+
+def gpu_sums(codes: Tensor, weight: Tensor) -> Tensor:
+    """The same for a weight of `of_gpu`, by the product of bytes of a GPU, which takes no fewer than 17 rows."""
+    padded = F.pad(codes, (0, weight.shape[1] - codes.shape[1], 0, -len(codes) % ROWS))
+    return torch._int_mm(padded, weight.t())[: len(codes)].float()
+
+
+def of_gpu(codes: Tensor) -> Tensor:
+    """The codes of a weight with zeros after its rows and columns: that product takes multiples of 8."""
+    return F.pad(codes, (0, -codes.shape[1] % EIGHT, 0, -codes.shape[0] % EIGHT))
 
 
 @cache

@@ -32,6 +32,7 @@ from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
+from specbench.decoding.timing import WallClock
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.models.checkpoints import names, quantise
@@ -198,6 +199,7 @@ CUDA = torch.device("cuda")
     [
         ("auto", {"quantize": "int8"}, "compile"),
         ("auto", {"draft_quantize": "fp8"}, "compile"),
+        ("auto", {"quantize": "w8a8+head"}, "compile"),
         ("auto", {"quantize": "int4"}, "graph"),
         ("auto", {}, "graph"),
         ("graph", {"quantize": "int8"}, "graph"),
@@ -256,10 +258,54 @@ def test_a_note_gives_the_bytes_that_a_gpu_moves_for_weights_that_it_unpacks() -
     pair = replace(pair, roles=roles, device=CUDA)
     assert unfused(pair, "compile") == []
     (note,) = unfused(pair, "graph")
-    assert "in the tier graph a GPU unpacks the int8 weights of the target in every pass: 5 bytes per weight" in note
+    assert "in the tier graph the int8 weights of the target are unpacked in every pass (5 bytes per weight" in note
     assert "2 without --quantize" in note
+    roles["draft"] = replace(roles["draft"], how=replace(how, quantize="w8a8"))
+    assert "w8a8 weights of the draft take about 20 kernels" in unfused(replace(pair, roles=roles), "graph")[1]
     roles["draft"] = replace(roles["draft"], how=replace(how, quantize="fp8"), device=CPU)
     assert len(unfused(replace(pair, roles=roles), "eager")) == 1, "a CPU has its own kernels"
+
+
+def test_layers_of_a_gpu_are_ours_where_torchao_would_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [quantise.ours(kind, CUDA) for kind in (*OURS, "int8", "int4", "fp8")] == [True, False, True] + 4 * [False]
+    assert quantise.ours("w4a8", CPU)
+    monkeypatch.setattr(int8_operators, "missing", lambda: pytest.fail("the operator is for a CPU"))
+    assert "slow here" not in quantise.Quantised("w8a8", 7, 0, 0.9, "", on_cpu=False).warnings[0]
+    assert "such layers are for a CPU" in refusal_of(quantise.torchao_settings, "w4a8", CUDA)
+
+
+@needs_torchao
+@pytest.mark.parametrize(("slow", "refused"), [(3.1, True), (2.9, False)])
+def test_weights_that_a_gpu_is_slow_with_are_refused_with_their_time(
+    slow: float, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {"int4": slow * 1e-4, None: 1e-4}
+    monkeypatch.setattr(quantise, "put", lambda *_: None)
+    monkeypatch.setattr(quantise, "seconds_of", lambda kind, dtype, device: seconds[kind])
+    elsewhere = torch.device("meta")  # a device that is no CPU, and that torch has everywhere
+    for kind in ("fp8", "w8a8"):
+        quantise.refuse_unable(kind, torch.bfloat16, elsewhere)  # tiers that compile make these fast
+    if not refused:
+        quantise.refuse_unable("int4", torch.bfloat16, elsewhere)
+        return
+    found = refusal_of(quantise.refuse_unable, "int4", torch.bfloat16, elsewhere)
+    assert found.startswith("int4 weights are 3.1 times as slow as unquantised ones on this meta device, and 3 times")
+    assert "takes 310 µs, not 100" in found
+
+
+def test_the_time_of_a_layer_is_that_of_its_fastest_series_without_the_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = [0.0], [0]
+
+    def run(x: torch.Tensor) -> None:
+        calls[0] += 1
+        now[0] += 100 if calls[0] == 1 else 2 if calls[0] <= 2 * quantise.REPLAYS else 1
+
+    monkeypatch.setattr(quantise, "WIDE", 64)
+    monkeypatch.setattr(quantise.graphs, "Shared", lambda device: None)
+    monkeypatch.setattr(quantise.graphs, "Repeated", lambda layer, shared: run)
+    monkeypatch.setattr(quantise, "clock_for", lambda device: WallClock(now=lambda: now[0]))
+    assert quantise.seconds_of.__wrapped__("w8a8", torch.float32, CPU) == 1.0
+    assert calls[0] == quantise.SERIES * quantise.REPLAYS
 
 
 def test_the_attention_is_the_one_asked_for() -> None:

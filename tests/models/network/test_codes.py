@@ -1,16 +1,23 @@
 """Linear layers of codes in int8 and in 4 bits: what weights become, the product that they stand for, and faults."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from specbench.models.checkpoints.quantise import KERNELS
 from specbench.models.network.packed import (
     Int4Linear,
     Int8Linear,
+    adds_bytes,
+    gpu_sums,
     group_tiles,
     int4_tiles,
     int8_tiles,
     most_of,
+    of_gpu,
     rounded,
     step,
     sums,
@@ -116,6 +123,45 @@ def test_sums_are_whole_also_where_a_processor_adds_products_of_bytes_in_16_bits
     for codes in (large, -large, some):
         assert sums(codes, large).tolist() == (codes.long() @ large.long().t()).tolist()
     assert sums(large[:, :1], some[:, :1].contiguous()).tolist() == (127 * some[:, 0].long()).repeat(3, 1).tolist()
+
+
+@pytest.mark.processor
+@pytest.mark.skipif(not adds_bytes(), reason="torch's product of bytes is right where a processor has VNNI")
+@pytest.mark.parametrize("rows", [1, 5, 16, 17, 32, 33])
+@pytest.mark.parametrize(("columns", "out"), [(5, 7), (64, 24), (101, 96)])
+def test_the_product_of_a_gpu_is_the_same_on_padded_codes(rows: int, columns: int, out: int) -> None:
+    torch.manual_seed(0)
+    codes, weight = (torch.randint(-127, 128, (n, columns), dtype=torch.int8) for n in (rows, out))
+    found = gpu_sums(codes, of_gpu(weight))
+    assert found[:, :out].tolist() == (codes.long() @ weight.long().t()).tolist()
+    assert not found[:, out:].any()
+
+
+class Launched(TorchDispatchMode):
+    """The operators that a GPU would run, and the shapes of its products of bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels, self.products = 0, list[tuple[int, ...]]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.split("::")[1]
+        self.kernels += name not in ("view", "t", "slice", "scalar_tensor", "detach")
+        if name == "_int_mm":
+            self.products.append((*args[0].shape, args[1].shape[1]))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_gpu_is_given_products_of_bytes_in_the_shapes_that_it_takes(bias: bool) -> None:
+    one = Int8Linear(nn.Linear(37, 21, bias, device="meta", dtype=torch.bfloat16))  # no CPU's, and without numbers
+    assert tuple(one.weight.shape) == (24, 40)
+    for rows in (1, 5, 17, 40):
+        with Launched() as launched:
+            found = one(torch.empty(1, rows, 37, device="meta", dtype=torch.bfloat16))
+        assert (found.shape, found.dtype) == ((1, rows, 21), torch.bfloat16)
+        assert launched.products == [(32 if rows <= 32 else 64, 40, 24)]
+        assert launched.kernels == pytest.approx(KERNELS, abs=3)
 
 
 @kinds
