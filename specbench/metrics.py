@@ -189,7 +189,8 @@ class Trace:
     """The decode of one sequence: new tokens, counts by round, decode and prefill seconds, decode seconds by phase.
 
     Sequences decoded together share their seconds. draftable: number of tokens within the draft's vocabulary,
-    if that is reduced; None if it is complete. choice: the method that decoded it, if one was chosen.
+    if that is reduced; None if it is complete. choice: the method that decoded it, if one was chosen. source: where a
+    server's counts come from.
     """
 
     tokens: tuple[int, ...]
@@ -199,6 +200,7 @@ class Trace:
     spans: dict[str, float] = field(default_factory=dict)
     draftable: int | None = None
     choice: str = ""
+    source: str = ""
 
     @property
     def updating(self) -> float:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, field_validator, model_validator
 
+from specbench.chat import read, written_fields
 from specbench.settings import ANSWER, CELL, DETAIL, LOADED, LOOKAHEAD, NAMED, PAIR, Setting, declared
 from specbench.wording import in_thousands
 
@@ -100,6 +101,9 @@ class RunSpec(BaseModel):
     thinking: Annotated[bool | None, Setting(
         "Data", "chat", "Switch the thinking of a chat template on or off, where it has such a switch.",
         usual="the template's", flags=("--thinking/--no-thinking",), late=True)] = None
+    chat_template_kwargs: Annotated[str | None, Setting(
+        "Data", "chat", "NAME=VALUE: an argument of the chat template (reasoning_effort=high), or a JSON object of "
+        "them. Repeatable.", typed=list[str], late=True)] = None
     limit: Annotated[int | None, Field(ge=1), Setting(
         "Data", "limit", "Prompts per data set: a seeded sample over its categories.", of=ANSWER,
         usual="all; 20 where no data set is named")] = None
@@ -172,6 +176,12 @@ class RunSpec(BaseModel):
     baseline_url: Annotated[str | None, Setting(
         "Method", "execution", "Server of the same model without a draft, the baseline of the speedup; --method "
         "baseline needs none.", of=PAIR, late=True)] = None
+    endpoint: Annotated[Literal["auto", "chat", "completions"] | None, Setting(
+        "Method", "execution", "Where servers get prompts: chat (as messages), completions (as text), or auto (chat "
+        "where rows are instructions or conversations).", usual="auto", late=True)] = None
+    request_field: Annotated[str | None, Setting(
+        "Method", "execution", "NAME=VALUE: a field of every request to servers (stop=[\"END\"]), or a JSON object of "
+        "them. Repeatable.", typed=list[str], late=True)] = None
     batch: Annotated[int, Field(ge=1, le=65536), Setting(
         "Measuring", "execution", "Rows decoded together: 4, or a list (1,4,16).", typed=str)] = 1
     arrivals: Annotated[float | None, Field(gt=0, le=10**6, allow_inf_nan=False), Setting(
@@ -199,7 +209,12 @@ class RunSpec(BaseModel):
     def _read_options(cls, given: Any) -> tuple[tuple[str, str], ...]:
         return engine_options(given)
 
-    @field_validator("chat_template", "attn_implementation", "vocabulary")
+    @field_validator("chat_template_kwargs", "request_field", mode="before")
+    @classmethod
+    def _read_fields(cls, given: Any) -> str | None:
+        return written_fields(given)
+
+    @field_validator("chat_template", "attn_implementation", "vocabulary", "endpoint")
     @classmethod
     def _leave_auto(cls, given: str | None) -> str | None:
         return None if given == "auto" else given
@@ -302,14 +317,6 @@ def of_engine(options: Options, engine: str) -> dict[str, Any]:
     """The options of an engine by their names there, with numbers and booleans converted."""
     mine = [(name.rpartition("."), value) for name, value in options]
     return {name: read(value) for (whose, _, name), value in mine if whose == engine}
-
-
-def read(value: str) -> Any:
-    """Parse a value as JSON, else keep the text."""
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
 
 
 # --- named models -----------------------------------------------------------------------------------------------------

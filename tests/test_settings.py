@@ -37,13 +37,14 @@ class Wider(RunSpec):
 
 def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
     pair, how = ("target", "draft", "model"), ("method", "choices", "k", "schedule", "confidence", "acceptance")
-    chat = ("chat_template_resolved", "system", "thinking")
+    chat = ("chat_template_resolved", "system", "thinking", "chat_template_kwargs")
+    served = ("endpoint", "request_field")
     revisions, draws = ("target_revision", "draft_revision"), ("seed", "warmup", "repeat")
     assert (
         *pair, *how, "acceptance_source", "dataset", *LAW, *LENGTH, "dtype", *LOADED, "tier", "backend",
         "engine_option", "url",
-        "baseline_url", "batch", "arrivals", "column", "template",
-        "context", "chat_template", "system", "thinking", "limit",
+        "baseline_url", "endpoint", "request_field", "batch", "arrivals", "column", "template",
+        "context", "chat_template", "system", "thinking", "chat_template_kwargs", "limit",
     ) == matching.ASKED  # fmt: skip
     assert (
         *revisions,
@@ -58,7 +59,7 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
     ) == matching.FURTHER
     assert (
         "schema_version", *pair, "acceptance", "dataset", "context", *chat, *LAW, *LENGTH, "tier",
-        "engine", "engine_option", "url", "baseline_url", "batch", "arrivals",
+        "engine", "engine_option", "url", "baseline_url", *served, "batch", "arrivals",
         "aux_layers", "dtype_resolved", "draft_dtype_resolved", "quantize", "draft_quantize",
         "draft_vocabulary_resolved", "attn_implementation", "vocabulary_resolved", "device_map", "tensor_parallel",
         "draft_device", "device_name", "fingerprint",
@@ -68,7 +69,7 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
         *pair, *how, "aux_layers", "dtype_resolved", "draft_dtype_resolved", "quantize", "draft_quantize",
         "draft_vocabulary_resolved", "attn_implementation", "vocabulary_resolved", "device_map", "tensor_parallel",
         "draft_device", *LAW, *LENGTH, "context", *chat, "limit", "until_ci",
-        "seed", "tier", "engine", "engine_option", "url", "baseline_url",
+        "seed", "tier", "engine", "engine_option", "url", "baseline_url", *served,
         "batch", "arrivals", "device",
     ) == shown.SETTINGS  # fmt: skip
     assert (

@@ -313,7 +313,8 @@ CAN = {
     "openai": Can(
         settings={
             "batch": None, "min_p": None, "draft_quantize": None, "draft_dtype": None, "device_map": None,
-            "attn_implementation": None, "tier": None, "chat_template": ("none",),
+            "attn_implementation": None, "tier": None, "chat_template": ("none", "always"), "endpoint": None,
+            "request_field": None,
         },
         why=dict.fromkeys(
             ("schedule", "acceptance", "eta", "quantize", "tensor_parallel", "draft_device", "chat_template"),

@@ -19,6 +19,7 @@ BACKENDS: dict[str, Callable[[Sequence[RunSpec]], Backend]] = {
     LLAMA_CPP: llamacpp.open_pair,
 }
 TAKE_OPTIONS = (VLLM, LLAMA_CPP)
+REQUESTS = ("arrivals", "endpoint", "request_field")  # settings of requests to servers
 
 
 def backend_for(specs: Sequence[RunSpec]) -> Backend:
@@ -30,9 +31,11 @@ def backend_for(specs: Sequence[RunSpec]) -> Backend:
                 f"--engine-option: {engine[:60]!r} takes no engine options{near(engine, TAKE_OPTIONS)}: name {names}"
             )
     for spec in specs:
-        if spec.arrivals is not None and spec.backend != server.NAME:
+        given = next((name for name in REQUESTS if getattr(spec, name) is not None), None)
+        if given and spec.backend != server.NAME:
+            option, engine = f"--{given.replace('_', '-')}", (spec.backend or native.NAME)[:60]
             raise UsageError(
-                f"--arrivals: requests need a server, and --backend {(spec.backend or native.NAME)[:60]} has none: use "
+                f"{option}: requests need a server, and --backend {engine} has none: use "
                 f"--backend {server.NAME} with --url, or leave it out"
             )
     name = specs[0].backend or native.NAME

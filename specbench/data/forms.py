@@ -1,10 +1,12 @@
 """The forms of texts from data sets: named, versioned and never changed, for plain text and for chats."""
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from specbench.chat import Chat
 from specbench.data.sources import DataRow
@@ -102,13 +104,15 @@ PROBE = ("Hello",)
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """The requested chat settings, and the tokenizer's chat (None: the engine has none). answer: its maximum tokens."""
+    """The requested chat settings, and the tokenizer's chat (None: the engine has none). answer: its maximum tokens.
+    arguments: further ones of the template, as a JSON object."""
 
     chat: Chat | None = None
     template: str | None = None
     system: str | None = None
     thinking: bool | None = None
     answer: int = 0
+    arguments: str | None = None
 
     @property
     def own(self) -> str | None:
@@ -124,21 +128,25 @@ class Applied:
     template: str
     system: str | None = None
     thinking: bool | None = None
+    arguments: str | None = None
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(self.template.encode()).hexdigest()
+        """Of the template; empty for that of a server, which is unknown."""
+        return hashlib.sha256(self.template.encode()).hexdigest() if self.template else ""
 
     @property
-    def switches(self) -> Mapping[str, bool]:
+    def switches(self) -> Mapping[str, Any]:
         """The switch for reasoning under both names in use; a template ignores the name that it does not use."""
-        return {} if self.thinking is None else {"enable_thinking": self.thinking, "thinking": self.thinking}
+        found = {} if self.thinking is None else {"enable_thinking": self.thinking, "thinking": self.thinking}
+        return {**found, **json.loads(self.arguments or "{}")}
 
-    def ids(self, chat: Chat, said: Sequence[str]) -> list[int]:
-        """The prompt after a conversation: texts of user and model in turn, the user's first and last."""
+    def ids(self, chat: Chat, said: Sequence[str], fields: str = "{}") -> list[int]:
+        """The prompt after a conversation: texts of user and model in turn, the user's first and last. fields: those
+        columns of the row that the chat takes, as a JSON object."""
         first = [{"role": "system", "content": self.system}] if self.system is not None else []
         rest = [{"role": ROLES[number % 2], "content": text} for number, text in enumerate(said)]
-        return chat.ids(self.template, [*first, *rest], self.switches)
+        return chat.ids(self.template, [*first, *rest], {**self.switches, **json.loads(fields)})
 
 
 def applied_to(name: str, asked: ChatSettings, instructions: bool) -> Applied | None:
@@ -149,20 +157,19 @@ def applied_to(name: str, asked: ChatSettings, instructions: bool) -> Applied | 
     """
     found = chosen_template(asked, instructions)
     if found is None:
-        if asked.system is not None or asked.thinking is not None:
-            option = "--system" if asked.system is not None else "--thinking"
+        given = {"--system": asked.system, "--thinking": asked.thinking, "--chat-template-kwargs": asked.arguments}
+        if option := next((name for name, value in given.items() if value is not None), None):
             raise UsageError(f"{option} needs a chat template, and the prompts of {name} {why_plain(asked)}")
         return None
     if asked.chat is None:
         raise UsageError("--chat-template: this backend takes plain text only")
-    applied = Applied(*found, asked.system, asked.thinking)
+    applied = Applied(*found, asked.system, asked.thinking, asked.arguments)
     written = applied.ids(asked.chat, PROBE)
-    if applied.system and written == Applied("", applied.template, None, applied.thinking).ids(asked.chat, PROBE):
+    if applied.system and written == replace(applied, system=None).ids(asked.chat, PROBE):
         raise UsageError("--system: the chat template has no place for a system message; leave it out")
-    if applied.thinking is not None:
-        other = Applied("", applied.template, applied.system, not applied.thinking).ids(asked.chat, PROBE)
-        if written == other:
-            raise UsageError("--thinking: the chat template has no such switch (enable_thinking); leave it out")
+    other = replace(applied, thinking=not applied.thinking)
+    if applied.thinking is not None and written == other.ids(asked.chat, PROBE):
+        raise UsageError("--thinking: the chat template has no such switch (enable_thinking); leave it out")
     return applied
 
 

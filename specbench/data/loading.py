@@ -1,9 +1,10 @@
 """From a data set to the prompts of a run: their form, chat template and length, and a fair
 sample. Unusable rows are counted by reason."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from specbench.data.forms import (
@@ -41,13 +42,14 @@ DENSEST = 64  # maximum characters per token over a prompt: text has about four,
 class TextRow:
     """A row with text, not yet tokenized. turns: the user's messages in order; at least one.
 
-    reference: the answer to the first turn in the row, or empty.
+    reference: the answer to the first turn in the row, or empty. row: all of it.
     """
 
     id: str
     category: str
     turns: tuple[str, ...]
     reference: str = ""
+    row: DataRow = field(default_factory=dict)
 
 
 def surely_longer(text: str, longest: int | None) -> bool:
@@ -75,7 +77,7 @@ def text_rows(rows: Sequence[DataRow], column: str, form: Form, rejected: Counte
         said = tuple(form.filled(column, str(turn)) for turn in turns)
         named = row.get("category")
         category = clean(named) if isinstance(named, str | int) and named != "" else "all"
-        found.append(TextRow(identity, category, said, reference(row, column)))
+        found.append(TextRow(identity, category, said, reference(row, column), row))
     return found
 
 
@@ -135,9 +137,11 @@ def identities(rows: Sequence[DataRow]) -> list[str]:
 TOO_LONG, LATER = "too long", "of the later turns (for want of a chat template)"
 STANDIN = "OK."  # placeholder for future answers when only the length around them counts
 PLAIN = ChatSettings()
+NO_FIELDS = "{}"
 SLACK = 8  # tokens by which an answer may grow when it is re-tokenised between others
 
-Write = Callable[[Sequence[str]], list[int]]  # the messages so far, user and model in turn → the ids of the prompt
+# The messages so far, user and model in turn, and the fields of their row as a JSON object → the ids of the prompt
+Write = Callable[[Sequence[str], str], list[int]]
 
 
 def load_prompts(
@@ -167,8 +171,11 @@ def load_prompts(
     rejected = Counter[str]()
     found = text_rows(rows, column, form, rejected)
     write = written_in(applied, chat, encode)
-    filling = filling_of(dataset, [row.turns[0] for row in found], context, longest, seed, lambda text: write([text]))
-    to = Tokenizing(write, longest, chat.answer if applied else None, rejected, filling)
+    filling = filling_of(
+        dataset, [row.turns[0] for row in found], context, longest, seed, lambda text: write([text], NO_FIELDS)
+    )
+    columns = chat.chat.columns if applied and chat.chat else ()
+    to = Tokenizing(write, longest, chat.answer if applied else None, rejected, filling, columns)
     prompts = sample([one.category for one in found], lambda i: to.prompt(found[i], i), limit, seed)
     if not prompts:
         reasons = ": " + ", ".join(f"{count} {reason}" for reason, count in rejected.items()) if rejected else ""
@@ -189,7 +196,7 @@ def source_rows(
     if not is_long(dataset):
         return read_rows(dataset)
     write = written_in(applied_to(clean(dataset, 300), chat, False), chat, encode)
-    return long_rows(dataset, lambda text: write([text]), limit=limit, seed=seed, longest=longest)
+    return long_rows(dataset, lambda text: write([text], NO_FIELDS), limit=limit, seed=seed, longest=longest)
 
 
 def written_as(
@@ -213,45 +220,50 @@ def written_in(applied: Applied | None, asked: ChatSettings, encode: Encode) -> 
     """The function from messages to tokens: in a chat template, or plain."""
     chat = asked.chat
     if applied is None or chat is None:
-        return lambda said: encode(said[0])
-    return lambda said: applied.ids(chat, said)
+        return lambda said, fields: encode(said[0])
+    return lambda said, fields: applied.ids(chat, said, fields)
 
 
 @dataclass(frozen=True)
 class Tokenizing:
-    """From text rows to prompts. answer: the maximum tokens of an answer; None if later turns are not decoded."""
+    """From text rows to prompts. answer: the maximum tokens of an answer; None if later turns are not decoded. columns:
+    those of a row that its prompts take besides the messages."""
 
     write: Write
     longest: int | None
     answer: int | None
     rejected: Counter[str]
     filling: Filling | None
+    columns: Collection[str] = ()
 
     def prompt(self, row: TextRow, number: int) -> Prompt | None:
         """The prompt of a row; None if it cannot be used."""
         first, later = row.turns[0], list(takewhile(lambda turn: not surely_longer(turn, self.longest), row.turns[1:]))
-        reason, ids = self.tokenized(first, self.filling.length if self.filling else self.longest)
+        fields = json.dumps(
+            {name: row.row[name] for name in self.columns if row.row.get(name) is not None}, default=str
+        )
+        reason, ids = self.tokenized(first, fields, self.filling.length if self.filling else self.longest)
         if self.filling and not reason:
             first = self.filling.filled(number)
-            ids = tuple(self.write([first]))
+            ids = tuple(self.write([first], fields))
         if reason:
             self.rejected[reason] += 1
             return None
+        found = Prompt(row.id, row.category, first, ids, reference=row.reference, fields=fields)
         if not later or self.answer is None:
             self.rejected.update({LATER: len(later)} if later else {})
-            return Prompt(row.id, row.category, first, ids, reference=row.reference)
-        most = self.most([first, *later], self.answer)
-        return Prompt(row.id, row.category, first, ids, tuple(later), most=most, reference=row.reference)
+            return found
+        return replace(found, later=tuple(later), most=self.most([first, *later], fields, self.answer))
 
-    def tokenized(self, text: str, longest: int | None) -> tuple[str, tuple[int, ...]]:
+    def tokenized(self, text: str, fields: str, longest: int | None) -> tuple[str, tuple[int, ...]]:
         """The reason why a text cannot be a prompt, or "", and its ids."""
         if surely_longer(text, longest):
             return TOO_LONG, ()
-        ids = tuple(int(token) for token in self.write([text]))
+        ids = tuple(int(token) for token in self.write([text], fields))
         return (EMPTY if not ids else TOO_LONG if longest is not None and len(ids) > longest else ""), ids
 
-    def most(self, turns: Sequence[str], answer: int) -> int:
+    def most(self, turns: Sequence[str], fields: str, answer: int) -> int:
         """The maximum tokens of the last turn's prompt, with the earlier answers at their maximum length."""
         said = [text for turn in turns for text in (turn, STANDIN)][:-1]
-        whole = len(self.write(said)) + (len(turns) - 1) * (answer + SLACK)
+        whole = len(self.write(said, fields)) + (len(turns) - 1) * (answer + SLACK)
         return whole if self.longest is None else min(whole, self.longest)

@@ -17,7 +17,8 @@ class Prompt:
     """A text, or one turn of a conversation.
 
     later: the user's messages after the answer; before: the conversation until now. most: maximum tokens of the
-    last turn's prompt, 0 without later turns. reference: the answer to the first turn in the data, or empty.
+    last turn's prompt, 0 without later turns. reference: the answer to the first turn in the data, or empty. fields:
+    columns of its row that the chat takes, as a JSON object.
     """
 
     id: str
@@ -28,6 +29,7 @@ class Prompt:
     before: tuple[str, ...] = ()
     most: int = 0
     reference: str = ""
+    fields: str = "{}"
 
     @property
     def turn(self) -> int:
@@ -118,6 +120,7 @@ def fingerprint(prompts: Sequence[Prompt], applied: Applied | None = None) -> st
     if applied and any(prompt.later for prompt in prompts):
         further = [prompt.later for prompt in prompts]
         content = [content, further, applied.template, applied.system, applied.thinking]
+        content += [applied.arguments] if applied.arguments else []
     return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -133,7 +136,7 @@ def next_turn(prompt: Prompt, answer: Sequence[int], prompts: PromptSet, chat: C
     text, *later = prompt.later
     before = (*prompt.before, prompt.text, chat.text(answer))
     try:
-        ids = tuple(prompts.applied.ids(chat, (*before, text)))
+        ids = tuple(prompts.applied.ids(chat, (*before, text), prompt.fields))
     except UsageError:
         return None
     found = replace(prompt, text=text, ids=ids, later=tuple(later), before=before)

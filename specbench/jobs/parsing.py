@@ -1,5 +1,6 @@
 """Parse user text into Python values: lists of K and of sizes, models."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,6 +63,9 @@ def with_words(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(settings)
     if isinstance(found.get("engine_option"), list):
         found["engine_option"] = ",".join(map(str, found["engine_option"]))  # together they are one value
+    for name in ("chat_template_kwargs", "request_field"):  # likewise
+        if isinstance(found.get(name), list | dict):
+            found[name] = json.dumps(found[name])
     for name in ("method", "context", "backend", "arrivals"):
         if found.get(name) is not None:
             parts = items(found[name])

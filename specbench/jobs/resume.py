@@ -15,6 +15,7 @@ import torch
 
 from specbench.backends.engines.client import KEY, api_key
 from specbench.backends.engines.server import NAME
+from specbench.chat import read
 from specbench.decoding.method_files import content_sha256, python_files
 from specbench.errors import UsageError
 from specbench.jobs.cluster import Spread
@@ -30,7 +31,7 @@ from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.folder import RunFolder
 from specbench.results.machine import environment
 from specbench.results.reading import DESCRIPTION, Run, read_run
-from specbench.spec import Options, RunSpec, methods_of, read
+from specbench.spec import Options, RunSpec, methods_of
 from specbench.wording import clean, clean_path
 
 ENDED = Failure("skipped", "")  # for a pair whose cells had all ended; no cell shows it

@@ -10,7 +10,7 @@ from rich.console import Console
 from specbench.backends.base import Backend, Networks, networks_of
 from specbench.backends.choose import backend_for
 from specbench.data.forms import applied_to
-from specbench.data.loading import surely_longer, written_in
+from specbench.data.loading import NO_FIELDS, surely_longer, written_in
 from specbench.errors import UsageError
 from specbench.files import read_whole, replace_text
 from specbench.jobs.progress import load
@@ -93,7 +93,7 @@ def fitting_ids(prompt: str, spec: RunSpec, backend: Backend) -> list[int]:
             "with the new tokens and a draft: give a shorter one, or fewer --max-new-tokens"
         )
     chat = chat_settings(spec, backend)
-    ids = written_in(applied_to("this command", chat, False), chat, backend.encode)([prompt])
+    ids = written_in(applied_to("this command", chat, False), chat, backend.encode)([prompt], NO_FIELDS)
     if not ids:
         raise UsageError("the prompt has no tokens: give a longer one")
     if len(ids) > room:

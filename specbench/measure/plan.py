@@ -13,7 +13,7 @@ from specbench.backends.checked import checkpoints_of
 from specbench.backends.choose import backend_for
 from specbench.backends.roles import refuse_carrying
 from specbench.data import sources
-from specbench.data.forms import ChatSettings
+from specbench.data.forms import ALWAYS, NONE, ChatSettings
 from specbench.data.loading import load_prompts
 from specbench.data.prompts import PromptSet, digest
 from specbench.errors import Missing, MissingError, UsageError
@@ -154,5 +154,7 @@ def read_prompts(spec: RunSpec, backend: Backend, room: int) -> PromptSet:
 
 
 def chat_settings(spec: RunSpec, backend: Backend) -> ChatSettings:
-    """The chat settings of a spec, for the tokenizer of its target."""
-    return ChatSettings(backend.chat, spec.chat_template, spec.system, spec.thinking, spec.max_new_tokens)
+    """The chat settings of a spec, for the tokenizer of its target. A chosen endpoint of servers is a template."""
+    template = {"chat": ALWAYS, "completions": NONE}.get(spec.endpoint or "", spec.chat_template)
+    answer = spec.max_new_tokens * (backend.chat.widest if backend.chat else 1)
+    return ChatSettings(backend.chat, template, spec.system, spec.thinking, answer, spec.chat_template_kwargs)

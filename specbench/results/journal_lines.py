@@ -90,6 +90,7 @@ def _written(trace: Trace) -> dict[str, Any]:
         "spans": trace.spans,
         **({} if trace.draftable is None else {"draftable": trace.draftable}),
         **({"choice": trace.choice} if trace.choice else {}),
+        **({"source": trace.source} if trace.source else {}),
     }
 
 
@@ -112,7 +113,7 @@ def _read(written: Mapping[str, Any]) -> Trace:
     rounds = tuple(_round(one) for one in written["rounds"])
     spans = {str(phase): float(seconds) for phase, seconds in written["spans"].items()}
     seconds, prefill = float(written["seconds"]), float(written["prefill_seconds"])
-    what = (written.get("draftable"), written.get("choice", ""))
+    what = (written.get("draftable"), written.get("choice", ""), written.get("source", ""))
     trace = Trace(tuple(written["tokens"]), rounds, seconds, prefill, spans, *what)
     check_trace(trace)
     return trace
@@ -167,7 +168,7 @@ def check_trace(trace: Trace) -> None:
     if length and not trace.seconds:
         raise ValueError(f"{length} tokens in 0 seconds")
     known = trace.draftable is None or (is_count(trace.draftable) and trace.draftable <= length)
-    if not (known and type(trace.choice) is str and all(map(is_count, trace.tokens))):
+    if not (known and type(trace.choice) is type(trace.source) is str and all(map(is_count, trace.tokens))):
         raise ValueError(f"tokens {str(trace.tokens)[:40]}, {str((trace.draftable, trace.choice))[:80]}")
     for one in trace.rounds:
         check_round(one)

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from specbench.backends import choose
-from specbench.backends.engines import client, server
-from specbench.backends.engines.client import Answer, Client, Counters, counters_in
-from specbench.backends.engines.server import pieces
+from specbench.backends.engines import acceptance, client, server
+from specbench.backends.engines.acceptance import Counters, counters_in
+from specbench.backends.engines.client import Client
+from specbench.backends.engines.dialects import Answer, pieces
 from specbench.errors import ServerError, UsageError
 from specbench.metrics import FIRST_PIECE, Trace
 from specbench.spec import RunSpec
@@ -56,7 +57,7 @@ def test_a_request_says_what_the_spec_says_and_no_more(stack: ExitStack) -> None
     drafting = Model(k=3)
     decoded(spec_of(stack, drafting, temperature=0.5, top_p=0.9, ignore_eos=True))
     common = {"model": "tiny", "max_tokens": NEW, "temperature": 0.5, "top_p": 0.9, "ignore_eos": True, "stream": True}
-    common |= {"stream_options": {"include_usage": True}}
+    common |= {"stream_options": {"include_usage": True}, "presence_penalty": 0.0, "frequency_penalty": 0.0}
     assert drafting.requests == [{**common, "prompt": p, "seed": s} for p, s in zip(PROMPTS, (5, 6), strict=True)]
 
 
@@ -68,7 +69,7 @@ def test_every_request_is_timed_and_its_text_kept(stack: ExitStack) -> None:
         assert 0 <= trace.prefill_seconds <= trace.spans[FIRST_PIECE]
 
 
-@pytest.mark.parametrize("tells", ["positions", "counters", "timings", ""])
+@pytest.mark.parametrize("tells", ["positions", "counters", "timings", "record"])
 def test_rounds_come_from_what_the_server_tells(stack: ExitStack, tells: Any) -> None:
     spec = spec_of(stack, Model(k=3, tells=tells))
     engine = choose.backend_for([spec])
@@ -79,18 +80,22 @@ def test_rounds_come_from_what_the_server_tells(stack: ExitStack, tells: Any) ->
         assert len(trace.rounds) == 7
         assert sum(one.accepted for one in trace.rounds) == 5
         assert sum(one.drafted for one in trace.rounds) == 18
-    sources = {"positions": server.FROM_COUNTERS, "counters": server.FROM_COUNTERS, "timings": server.FROM_TOTALS}
-    assert list(engine.warnings) == [sources.get(tells, server.FROM_PIECES)]
-    if tells == "positions":
+    sources = {"timings": acceptance.TOTALS, "record": acceptance.VLLM}
+    source = sources.get(tells, acceptance.COUNTERS)
+    assert list(engine.warnings) == [f"acceptance from {source}"]
+    assert {trace.source for trace in traces} == {source}
+    if tells in ("positions", "record"):
         exact = [(0, 0, 1), (3, 0, 1), (3, 0, 1), (3, 0, 1), (3, 1, 2), (3, 2, 3), (3, 2, 3)]
         assert [shape(trace) for trace in traces] == [exact, exact]
 
 
-def test_a_server_that_says_nothing_counts_every_token_as_a_round(stack: ExitStack) -> None:
-    spec = spec_of(stack, Model(k=3, pieces=False))
+@pytest.mark.parametrize("pieces", [False, True])
+def test_pieces_of_a_stream_are_never_taken_for_rounds(stack: ExitStack, pieces: bool) -> None:
+    spec = spec_of(stack, Model(k=3, pieces=pieces))
     engine = choose.backend_for([spec])
     (trace,) = engine.prepare(spec, 9)([engine.encode("once")], [0])
-    assert list(engine.warnings) == [server.UNKNOWN]
+    assert list(engine.warnings) == [server.NOT_REPORTED]
+    assert trace.source == server.UNREPORTED
     assert trace.rounds == (server.STEP,) * NEW
 
 
@@ -118,8 +123,9 @@ def test_counters_are_read_by_either_prefix() -> None:
 
 
 def test_what_is_left_of_an_answer_is_decoded_without_a_draft() -> None:
-    answer = Answer("abcdef", 6, (0.1,))
-    (found,) = server.from_counters(Counters(1, 3, 1, (1, 0, 0)), [answer])
+    record = Counters(1, 3, 1, (1, 0, 0)).record(1)
+    assert record is not None
+    (found,) = acceptance.divided(record, [6], 3)
     assert [(one.drafted, one.accepted, one.emitted) for one in found] == [(0, 0, 1), (3, 1, 2), *[(0, 0, 1)] * 3]
 
 
@@ -258,7 +264,7 @@ def test_counters_that_do_not_come_are_waited_for_once(
     for _ in range(2):
         engine.prepare(spec, 9)([engine.encode("once")], [5])
     assert drafting.paths.count("/metrics") == 1
-    assert list(engine.warnings) == [server.FROM_TOTALS]
+    assert list(engine.warnings) == [f"acceptance from {acceptance.TOTALS}"]
 
 
 @pytest.mark.parametrize("value", ["1e999", "-inf", "nan", "-3", "1.5", "1.2.3", "e+e", "9" * 5000])
@@ -293,7 +299,7 @@ def totals(drafts: float, drafted: float, accepted: float) -> bytes:
     [
         ((9, 27, 9), (3, 9, 3), "decreased: it was restarted"),
         ((0, 0, 0), (1e308, 1e308, 0), "rose by 1[0-9]{79} rounds"),
-        ((0, 0, 0), (1e15, 1e15, 0), "rose by 10{15} rounds, 10{15} drafted and 0 accepted tokens for at most 26"),
+        ((0, 0, 0), (1e15, 1e15, 0), "rose by 10{15} rounds, 10{15} drafted and 0 accepted tokens for at most 28"),
         ((0, 0, 0), (4, 1e15, 0), "rose by 4 rounds, 10{15} drafted"),
         ((0, 0, 0), (4, 12, 13), "12 drafted and 13 accepted"),
     ],
@@ -315,7 +321,7 @@ def test_tokens_that_cannot_be_in_an_answer_are_one_line(stack: ExitStack, token
 @pytest.mark.parametrize(("drafted", "accepted"), [(10**12, 3), (10**400, 3), (3, 4), (3, -1), (-(10**12), -(10**12))])
 def test_totals_that_cannot_be_are_one_line(stack: ExitStack, drafted: int, accepted: int) -> None:
     drafting = Model(k=3, says={"timings": {"draft_n": drafted, "draft_n_accepted": accepted}})
-    with pytest.raises(ServerError, match=r"an answer \(timings\) counts .* see the server's log"):
+    with pytest.raises(ServerError, match=r"\(timings\).* counts .* see the server's log|an answer reports"):
         decoded(spec_of(stack, drafting))
 
 
@@ -387,7 +393,7 @@ def test_a_run_over_two_servers(ran: Command) -> None:
         assert float(row["tokens_per_second"]) > 0
         assert float(row["tokens_per_round"]) == pytest.approx(12 / 7)
         assert "lengths of prompts are in bytes" in row["engine_notes"]
-    assert f"note: {server.FROM_COUNTERS}" in found.err
+    assert f"note: acceptance from {acceptance.COUNTERS}" in found.err
 
 
 def test_a_server_that_fails_on_the_way_costs_its_cell_one_line(ran: Command) -> None:

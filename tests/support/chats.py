@@ -19,6 +19,8 @@ class Spelled:
 
     own: str | None = "own>"
     refuses: str = "\0"  # what no message may hold
+    columns: tuple[str, ...] = ()
+    widest: int = 1
 
     def ids(self, template: str, messages: Sequence[Message], switches: Mapping[str, bool]) -> list[int]:
         if any(self.refuses in message["content"] for message in messages):

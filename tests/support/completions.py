@@ -1,4 +1,7 @@
-"""A server of completions on this machine: OpenAI's API as vLLM and llama.cpp speak it, and what can go wrong."""
+"""A server of chats and completions on this machine: OpenAI's API as vLLM and llama.cpp speak it, and its faults.
+
+A chat answers with the text of its last message, over and over.
+"""
 
 import json
 import threading
@@ -18,25 +21,37 @@ class Model:
 
     tells: what it says of that; pieces: whether a round comes as one piece, or every token by itself. fault: what goes
     wrong with completions from the `after`-th on. together: nothing is answered before so many are in flight.
-    raw: the bytes that are sent instead of an answer, by path, piece by piece. says: more of the last event.
+    raw: the bytes that are sent instead of an answer, by path, piece by piece. says: more of the last event. owner: the
+    engine, as it names itself. refuses: a field of requests that, unless it is 0, is answered with 400 and `refusal`.
+    reasons: the first round of a chat is reasoning.
     """
 
     name: str = "tiny"
+    owner: str = ""
+    refuses: str = ""
+    refusal: str = ""
+    reasons: bool = False
     k: int = 0
     accepted: Sequence[int] = (2, 0, 1)
-    tells: Literal["counters", "positions", "timings", ""] = ""
+    tells: Literal["counters", "positions", "timings", "record", ""] = ""
     pieces: bool = True
     fault: Fault = ""
     after: int = 1
     together: threading.Barrier | None = None
     raw: Mapping[str, Callable[[], Iterable[bytes]]] = field(default_factory=dict)
     says: Mapping[str, Any] = field(default_factory=dict)
+    posted: list[str] = field(default_factory=list)  # paths of every request for an answer
     paths: list[str] = field(default_factory=list)  # of every request so far
     requests: list[dict[str, Any]] = field(default_factory=list)
     drafts: list[int] = field(default_factory=list)  # accepted tokens of every round so far
     most: int = 0  # requests in flight at once
     flying: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def card(self) -> dict[str, str]:
+        """Its entry in the list of models."""
+        return {"id": self.name, **({"owned_by": self.owner} if self.owner else {})}
 
     def rounds(self, new: int) -> list[int]:
         """The tokens of every round: the first one comes with the prompt."""
@@ -78,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path in self.model.raw:
             self.send_raw()
             return
-        known = {"/v1/models": json.dumps({"data": [{"id": self.model.name}]}), "/metrics": self.model.metrics()}
+        known = {"/v1/models": json.dumps({"data": [self.model.card]}), "/metrics": self.model.metrics()}
         self.answer(200 if self.path in known else 404, known.get(self.path, "no such page"))
 
     def do_POST(self) -> None:
@@ -87,6 +102,7 @@ class Handler(BaseHTTPRequestHandler):
         with model.lock:
             self.flies = True
             model.requests.append(request)
+            model.posted.append(self.path)
             model.flying += 1
             model.most = max(model.most, model.flying)
             fault = model.fault if len(model.requests) >= model.after else ""
@@ -119,6 +135,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.path in self.model.raw:
             self.send_raw()
             return
+        if request.get(self.model.refuses):
+            self.answer(400, json.dumps({"error": {"message": self.model.refusal, "code": 400}}))
+            return
         if fault in ("429", "500"):
             self.answer(int(fault), '{"error": {"message": "no\\u001b[31m place"}}', {"Retry-After": "7"})
             return
@@ -128,11 +147,14 @@ class Handler(BaseHTTPRequestHandler):
         if fault == "stall":
             self.server.released.wait(60)  # type: ignore[attr-defined]
             return
-        new, text = request["max_tokens"], text_of(request["prompt"], request["max_tokens"])
+        chat, new = "messages" in request, request["max_tokens"]
+        text = text_of(request["messages"][-1]["content"] if chat else request["prompt"], new)
         with self.model.lock:
             sizes = self.model.rounds(new)
         sizes = sizes if self.model.pieces else [1] * new
         begun = 0
+        if chat:
+            self.event(json.dumps({"choices": [{"delta": {"role": "assistant", "content": None}}]}))
         for number, size in enumerate(sizes):
             if fault == "garbage" and number == 1:
                 self.event("<html>nginx</html>")
@@ -140,12 +162,21 @@ class Handler(BaseHTTPRequestHandler):
                 self.event(json.dumps({"error": {"message": "out of cache"}}))
             if fault in ("death", "short") and number == 1:
                 return
-            self.event(json.dumps({"choices": [{"text": "".join(text[begun : begun + size])}]}))
+            said = "".join(text[begun : begun + size])
+            part = "reasoning_content" if self.model.reasons and number == 0 else "content"
+            self.event(json.dumps({"choices": [{"delta": {part: said}} if chat else {"text": said}]}))
             begun += size
         usage = {} if fault == "no usage" else {"usage": {"completion_tokens": new}}
         accepted = sum(size - 1 for size in sizes[1:])
         timings = {"draft_n": self.model.k * (len(sizes) - 1), "draft_n_accepted": accepted}
         more = {"timings": timings} if self.model.tells == "timings" else {}
+        if self.model.tells == "record":
+            found = [sum(size - 1 == j for size in sizes[1:]) for j in range(self.model.k + 1)]
+            record = {
+                "num_spec_steps": len(sizes) - 1, "num_draft_tokens": timings["draft_n"], "acceptance_histogram": found,
+                "num_accepted_draft_tokens": accepted,
+            }  # fmt: skip
+            more = {"metrics": {"speculative_decoding": record}}
         self.event(json.dumps({"choices": [], **usage, **more, **self.model.says}))
         self.land()
         self.event("[DONE]")

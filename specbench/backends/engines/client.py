@@ -1,4 +1,4 @@
-"""An HTTP client of a completions server: its models, one streamed completion at a time, and its counters.
+"""An HTTP client of a model server: its models, one streamed answer at a time, and its counters.
 
 It uses only the standard library: client packages rename their functions from version to version.
 """
@@ -11,15 +11,15 @@ import os
 import re
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from itertools import zip_longest
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+from specbench.backends.engines.acceptance import Counters, counters_in
+from specbench.backends.engines.dialects import UNKNOWN, Answer, Dialect, answer_of
 from specbench.errors import ServerError, UsageError
 from specbench.wording import clean
 
@@ -27,46 +27,16 @@ KEY = "OPENAI_API_KEY"
 STALL = 60.0  # seconds without new data after which a request is given up
 SLOWEST = 10.0  # maximum seconds per token: an answer may take this for each of its tokens, plus STALL
 PAGE_SECONDS = 10.0  # of /v1/models and /metrics
+DRAIN = 2.0  # seconds for the last requests to leave a server's counters of requests under way
 LONGEST = 1 << 20  # bytes of one line of a stream
 PAGE = 4 << 20  # bytes of /v1/models or /metrics
+ADVICE = {
+    400: "it refuses these settings or fields, which the message names",
+    404: "see which models it serves (/v1/models)",
+    422: "it refuses these settings or fields, which the message names",
+    429: "lower --batch",
+}
 EVENT = 4 << 10  # bytes of a stream per token: many times what engines send
-SPARE = 16  # events beyond the tokens: the end of a text may be a separate event
-WIDEST = 1024  # maximum tokens of a draft: more than any engine drafts per round
-COUNTER = re.compile(
-    r"^\w+?:spec_decode_num_(?P<name>drafts|draft_tokens|accepted_tokens(?:_per_pos)?)(?:_total)?"
-    r"(?:\{(?P<labels>[^}\n]*)\})? +(?P<value>\S+)",
-    re.MULTILINE,
-)
-POSITION = re.compile(r'position="(\d+)"')
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A completion: its text and tokens, the seconds from the request to each piece, and the server's own timings
-    (`timings` of llama.cpp). held: seconds of these spent waiting for a free slot; None if it did not wait."""
-
-    text: str
-    tokens: int
-    arrived: tuple[float, ...]
-    timings: Mapping[str, Any] = field(default_factory=dict)
-    held: float | None = None
-
-
-@dataclass(frozen=True)
-class Counters:
-    """Totals of a server since its start: rounds, drafted and accepted tokens, and accepted ones by position."""
-
-    drafts: int
-    drafted: int
-    accepted: int
-    by_position: tuple[int, ...] = ()
-
-    def since(self, before: "Counters") -> "Counters":
-        """The difference to an earlier reading; below 0 if the server was restarted in between."""
-        places = tuple(a - b for a, b in zip_longest(self.by_position, before.by_position, fillvalue=0))
-        return Counters(
-            self.drafts - before.drafts, self.drafted - before.drafted, self.accepted - before.accepted, places
-        )
 
 
 class BeyondError(OSError):
@@ -160,10 +130,11 @@ class Lines:
 class Client:
     """A server by its URL, with or without the /v1 at its end. OPENAI_API_KEY, if set, is sent with requests.
 
-    mute: the URLs of servers whose counters timed out; they are not queried again.
+    dialect: of its engine. mute: the URLs of servers whose counters timed out; they are not queried again.
     """
 
     url: str
+    dialect: Dialect = UNKNOWN
     mute: set[str] = field(default_factory=set, compare=False)
     lines: Lines = field(default_factory=Lines, compare=False)
 
@@ -186,22 +157,31 @@ class Client:
         if self.url in self.mute:
             return None
         try:
-            status, body = self._read("/metrics")
+            status, body = self._read(self.dialect.metrics)
         except ServerError:
             self.mute.add(self.url)
             return None
         try:
             return counters_in(body) if status == HTTPStatus.OK else None
         except ValueError as error:
-            raise ServerError(f"{self.url}: its counters (/metrics) have {error}: see the server's log") from None
+            page = self.dialect.metrics
+            raise ServerError(f"{self.url}: its counters ({page}) have {error}: see the server's log") from None
+
+    def drained(self) -> Counters | None:
+        """The counters once no request is under way, or as they are after DRAIN seconds."""
+        until = time.monotonic() + DRAIN
+        while (found := self.counters()) is not None and found.running and time.monotonic() < until:
+            time.sleep(0.05)
+        return found
 
     def complete(self, request: Mapping[str, Any]) -> Answer:
-        """Stream one completion. ServerError, in one line, for any failure."""
+        """Stream the answer to messages or to a prompt. ServerError, in one line, for any failure."""
         most = int(request["max_tokens"])
         bounds = Bounds(STALL + SLOWEST * most, LONGEST + EVENT * most, STALL)
         body = json.dumps({**request, "stream": True, "stream_options": {"include_usage": True}})
         began = time.perf_counter()
-        with self._answer("POST", "/v1/completions", bounds, body) as (response, wire):
+        path = "/v1/chat/completions" if "messages" in request else "/v1/completions"
+        with self._answer("POST", path, bounds, body) as (response, wire):
             if response.status != HTTPStatus.OK:
                 self._wrong(response.status, response.read(LONGEST).decode(errors="replace"), response)
             return answer_of(events(response, wire.heard), began, self.url, most)
@@ -267,9 +247,7 @@ class Client:
         """Raise ServerError for an unusable answer."""
         after = response.getheader("Retry-After") if response else None
         wait = f"; it requests a wait of {clean(after)} seconds" if after else ""
-        advice = {429: "lower --batch", 404: "see which models it serves (/v1/models)"}.get(
-            status, "see the server's log"
-        )
+        advice = ADVICE.get(status, "see the server's log")
         raise ServerError(f"{self.url}: the server answered {status} ({clean(body, 200)}){wait}: {advice}")
 
 
@@ -288,76 +266,3 @@ def events(response: http.client.HTTPResponse, heard: Callable[[], None]) -> Ite
         if text.startswith("data:"):
             heard()
             yield text.removeprefix("data:").strip()
-
-
-def answer_of(stream: Iterator[str], began: float, url: str, most: int) -> Answer:
-    """The complete answer from a stream of at most `most` tokens. ServerError if it is cut off,
-    has more, or is not a completion."""
-    pieces: list[str] = []
-    arrived: list[float] = []
-    usage: Any = None
-    timings: Any = None
-    for data in stream:
-        now = time.perf_counter() - began
-        if data == "[DONE]":
-            break
-        text, *totals = event_of(data, url)
-        usage, timings = totals[0] or usage, totals[1] or timings
-        if text:
-            pieces.append(text)
-            arrived.append(now)
-        if len(pieces) > most + SPARE:
-            raise ServerError(f"{url}: the stream has more pieces than --max-new-tokens {most}: see the server's log")
-    else:
-        raise ServerError(f"{url}: the stream broke off after {len(pieces)} pieces: see the server's log")
-    tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
-    if tokens is None or not arrived:
-        raise ServerError(f"{url}: the stream ended without text or the number of its tokens (usage)")
-    if type(tokens) is not int or not 0 < tokens <= most:
-        raise ServerError(f"{url}: the server counts {clean(tokens)} tokens (usage) with --max-new-tokens {most}")
-    return Answer("".join(pieces), tokens, tuple(arrived), timings if isinstance(timings, Mapping) else {})
-
-
-def event_of(data: str, url: str) -> tuple[str, Any, Any]:
-    """The text, `usage` and `timings` of an event. ServerError if it is an error, or not part of a completion."""
-    try:
-        event = json.loads(data)
-        text = "".join(choice.get("text") or "" for choice in event.get("choices", ()))
-        failed = clean(event["error"], 200) if "error" in event else None
-        totals = event.get("usage"), event.get("timings")
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise ServerError(
-            f"{url}: the stream holds {clean(data)!r}, which is not a completion: is this another API?"
-        ) from None
-    if failed is not None:
-        raise ServerError(f"{url}: the server ended the stream: {failed}")
-    return text, *totals
-
-
-def counters_in(text: str) -> Counters | None:
-    """The speculation counters in Prometheus text; vLLM and llama.cpp use the same names.
-    ValueError, naming the counter, for an impossible value."""
-    totals: Counter[str] = Counter()
-    places: Counter[int] = Counter()
-    for found in COUNTER.finditer(text):
-        value = count_in(found["value"], math.inf)
-        position = POSITION.search(found["labels"] or "")
-        if position and found["name"] == "accepted_tokens_per_pos":
-            places[count_in(position[1], WIDEST)] += value
-        else:
-            totals[found["name"]] += value
-    if "drafts" not in totals:
-        return None
-    by_position = tuple(places[i] for i in range(max(places, default=-1) + 1))
-    return Counters(totals["drafts"], totals["draft_tokens"], totals["accepted_tokens"], by_position)
-
-
-def count_in(text: str, end: float) -> int:
-    """A whole number below `end`, which may be written as 16.0. ValueError for anything else."""
-    try:
-        value = float(text)
-        if 0 <= value < end and value.is_integer():
-            return int(value)
-    except ValueError:
-        pass
-    raise ValueError(f"{clean(text)!r} instead of a count")

@@ -21,11 +21,12 @@ import torch
 from specbench.backends.base import drafting, parts_of, refuse_settings
 from specbench.backends.checked import CheckedPair
 from specbench.backends.engines import guard
+from specbench.backends.engines.acceptance import spread
 from specbench.backends.engines.client import Bounds, Lines
 from specbench.backends.engines.external import Apart, Decoded, Finished, Request, Start, files_of, opened, refuse_ours
 from specbench.backends.engines.install import LLAMA_CPP, libraries, llama_server, llama_version
 from specbench.backends.engines.process import PATIENCE, ending, reason
-from specbench.backends.engines.server import sent_at, spread
+from specbench.backends.engines.server import sent_at
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints.gguf import gguf_of, refuse_unable
 from specbench.models.execution.compile_cache import own_place

@@ -1,9 +1,7 @@
 """Servers of completions as an engine: one with a draft and one without, which get the same prompts."""
 
-import hashlib
 import random
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, field, replace
@@ -15,7 +13,28 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 
 from specbench.backends.base import Backend, Decode, Held, Loading, refuse_settings, unseen
-from specbench.backends.engines.client import WIDEST, Answer, Client, Counters
+from specbench.backends.engines.acceptance import (
+    COUNTERS,
+    MEAN,
+    SPARE,
+    STEP,
+    TOTALS,
+    Counters,
+    Record,
+    divided,
+    fitted,
+)
+from specbench.backends.engines.client import Client
+from specbench.backends.engines.dialects import (
+    UNKNOWN,
+    Answer,
+    Dialect,
+    ServedChat,
+    dialect_of,
+    pieces,
+    refuse_fields,
+    request_of,
+)
 from specbench.errors import ServerError, UsageError
 from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART, RoundCounts, Trace, seed_from
 from specbench.spec import BASELINE, RunSpec
@@ -36,14 +55,9 @@ OPEN = (
 )
 A = TypeVar("A")
 GRACE = 1.0  # seconds for aborted requests to end
-STEP = RoundCounts(0, 0, 0, 1, ())
-FROM_COUNTERS = "acceptance from the server's counters (/metrics)"
-FROM_TOTALS = "acceptance from the totals of each request: by position it is a mean"
-FROM_PIECES = (
-    "acceptance from the pieces of the streams, one per round, with the K of --k: a server that sends several pieces a "
-    "round seems to accept less"
-)
-UNKNOWN = "the server does not report acceptance: every token counts as a round"
+NOT_REPORTED = "the server does not report acceptance: every token counts as a round"
+UNREPORTED = "not reported"
+COARSE = (TOTALS, MEAN)  # sources without rounds or drafted tokens: counters are better
 
 
 def open_pair(specs: Sequence[RunSpec]) -> "Server":
@@ -71,24 +85,12 @@ def refuse_spec(spec: RunSpec) -> None:
             "out, or set how many may be in flight"
         )
     refuse_settings(NAME, spec)
+    refuse_fields(spec)
 
 
 def address(spec: RunSpec) -> str:
     """The URL of the server that decodes a spec."""
     return (spec.baseline_url if spec.method == BASELINE else None) or spec.url or ""
-
-
-def request_of(spec: RunSpec, prompt: Sequence[int], seed: int) -> dict[str, Any]:
-    """The body of a completion request. Fields that only some servers know are included only if set."""
-    law = {"top_p": spec.top_p, "top_k": spec.top_k, "min_p": spec.min_p, "ignore_eos": spec.ignore_eos or None}
-    known = {"model": spec.target, "prompt": text_of(prompt), "max_tokens": spec.max_new_tokens}
-    known |= {"temperature": spec.temperature, "seed": seed % (1 << 31)}
-    return {**known, **{name: value for name, value in law.items() if value is not None}}
-
-
-def text_of(prompt: Sequence[int]) -> str:
-    """A prompt as text, before it was encoded."""
-    return bytes(prompt).decode("utf-8", "surrogatepass")
 
 
 @dataclass(eq=False)
@@ -100,10 +102,14 @@ class Server:
     context: int = UNLIMITED
     scores: None = None
     networks: None = None
-    chat: None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     warnings: tuple[str, ...] = ()
     mute: set[str] = field(default_factory=set)  # URLs of servers whose counters timed out
+    dialects: dict[str, Dialect] = field(default_factory=dict)  # by URL
+
+    @property
+    def chat(self) -> ServedChat:
+        return ServedChat(self.specs[0].target)
 
     @property
     def execution(self) -> str:
@@ -111,8 +117,9 @@ class Server:
         return f"tier server: requests over HTTP, {', '.join(urls)}; where it runs on this machine, its load is ours"
 
     def check(self, client: Client, model: str) -> None:
-        """ServerError if the server does not serve this model."""
-        served = [name for one in client.models() if isinstance(name := one.get("id"), str)]
+        """Learn the dialect of a server. ServerError if it does not serve this model."""
+        served = {name: one for one in client.models() if isinstance(name := one.get("id"), str)}
+        self.dialects[client.url] = dialect_of(served.get(model, {}))
         if model not in served:
             raise ServerError(
                 f"{client.url}: it serves {clean(', '.join(served) or 'no model', 300)}, not {clean(model)}: name one "
@@ -148,50 +155,67 @@ class Server:
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
-            client = Client(address(spec), self.mute)
-            requests = [request_of(spec, *one) for one in zip(prompts, seeds, strict=True)]
-            before = client.counters()
+            client = Client(address(spec), self.dialects.get(address(spec), UNKNOWN), self.mute)
+            requests = [request_of(spec, *one, client.dialect) for one in zip(prompts, seeds, strict=True)]
+            before = client.drained()
             began = time.perf_counter()
             answers = answered(client, requests, spec)
             part = (time.perf_counter() - began) / len(answers)
-            after = client.counters()
+            after = client.drained()
             found = after.since(before) if before is not None and after is not None else None
             shared = spec.batch > 1 and spec.arrivals is None
-            rounds = self.rounds(spec, answers, found)
-            return [trace_of(*one, part, shared) for one in zip(answers, rounds, strict=True)]
+            source, rounds = self.rounds(spec, answers, found)
+            return [trace_of(*one, part, shared, source) for one in zip(answers, rounds, strict=True)]
 
         return run
 
     def rounds(
         self, spec: RunSpec, answers: Sequence[Answer], found: Counters | None
-    ) -> Sequence[tuple[RoundCounts, ...]]:
-        """The rounds of some answers, from the best available source. ServerError for impossible counts."""
-        most = spec.max_new_tokens * len(answers) + 2 * spec.batch  # the counters may include rounds after an answer
-        if wrong := impossible(found, answers, most):
-            raise ServerError(f"{address(spec)}: {wrong}")
-        drafted = found is not None and found.drafts > 0
-        totals = [from_totals(answer) for answer in answers]
+    ) -> tuple[str, Sequence[tuple[RoundCounts, ...]]]:
+        """The rounds of some answers, and the source that they come from: the best available one. ServerError for
+        impossible counts."""
+        window = checked(spec, answers, found)
+        steps = [(STEP,) * answer.tokens for answer in answers]
+        records = [answer.record for answer in answers]
         if spec.method == BASELINE:
-            if spec.baseline_url and (drafted or any(one is not None for one in totals)):
+            if spec.baseline_url and (window or any(one is not None and one.drafted != 0 for one in records)):
                 raise UsageError(f"--baseline-url {spec.baseline_url}: it drafts as well: start it without a draft")
-            return list(map(steps, answers))
-        if found is not None and drafted:
-            return self.said(FROM_COUNTERS, from_counters(found, answers))
-        streams = [from_pieces(answer, spec.k) for answer in answers]
-        for source, told in ((FROM_TOTALS, totals), (FROM_PIECES, streams)):
-            if any(one is not None for one in told):
-                return self.said(source, [one or steps(a) for one, a in zip(told, answers, strict=True)])
-        return self.said(UNKNOWN, list(map(steps, answers)))
+            return "", steps
+        source = next((one.source for one in records if one is not None), "")
+        if (not source or source in COARSE) and found is not None and window is not None:
+            drafted = sum(one.drafted or 0 for one in records if one is not None)
+            other = found.foreign(len(answers), sum(answer.tokens for answer in answers))
+            if source == TOTALS and not other and drafted != window.drafted:
+                other = f"its counters rose by {window.drafted} drafted tokens, and {drafted} are ours"
+            if not other:
+                self.report(f"acceptance from {COUNTERS}")
+                return COUNTERS, divided(window, [answer.tokens for answer in answers], spec.k)
+            self.report(f"the server's counters are not used: {other}")
+        self.report(f"acceptance from {source}" if source else NOT_REPORTED)
+        each = [fitted(one.each(spec.k, a.tokens), a.tokens) if one is not None else step
+                for one, a, step in zip(records, answers, steps, strict=True)]  # fmt: skip
+        return source or UNREPORTED, each
 
-    def said(self, source: str, found: Sequence[tuple[RoundCounts, ...]]) -> Sequence[tuple[RoundCounts, ...]]:
-        """Report the source of acceptance once."""
-        self.warnings += () if source in self.warnings else (source,)
-        return found
+    def report(self, line: str) -> None:
+        """Warn once."""
+        self.warnings += () if line in self.warnings else (line,)
 
 
-def steps(answer: Answer) -> tuple[RoundCounts, ...]:
-    """Count every token as a separate round."""
-    return (STEP,) * answer.tokens
+def checked(spec: RunSpec, answers: Sequence[Answer], found: Counters | None) -> Record | None:
+    """What the server drafted by its counters; None if they show nothing. ServerError for counts of the answers or of
+    the counters that cannot be."""
+    for record in (answer.record for answer in answers):
+        if record and (wrong := record.wrong(spec.max_new_tokens + SPARE)):
+            raise ServerError(f"{address(spec)}: {record.source} counts {wrong}: see the server's log")
+    if found is None:
+        return None
+    if found.fell:
+        raise ServerError(f"{address(spec)}: its counters (/metrics) decreased: it was restarted meanwhile")
+    window = found.record(len(answers))
+    if window and (rose := window.wrong((spec.max_new_tokens + SPARE) * len(answers))):
+        only = "no one else may use it during a run"
+        raise ServerError(f"{address(spec)}: its counters (/metrics) rose by {rose}: {only}")
+    return window
 
 
 def answered(client: Client, requests: Sequence[Mapping[str, Any]], spec: RunSpec) -> list[Answer]:
@@ -206,7 +230,7 @@ def answered(client: Client, requests: Sequence[Mapping[str, Any]], spec: RunSpe
 def times_of(spec: RunSpec, requests: Sequence[Mapping[str, Any]]) -> list[float]:
     """The arrival times of the requests of a turn: derived from their prompts and the seed, so equal for all arms."""
     assert spec.arrivals is not None
-    seed = seed_from("arrivals", spec.seed, *(request["prompt"] for request in requests))
+    seed = seed_from("arrivals", spec.seed, *(request.get("prompt", request.get("messages")) for request in requests))
     return arrival_times(spec.arrivals, len(requests), seed)
 
 
@@ -225,7 +249,7 @@ def as_it_came(one: Sent[Answer]) -> Answer:
     return replace(one.answer, arrived=arrived, held=one.late if one.held else None)
 
 
-def trace_of(answer: Answer, rounds: Sequence[RoundCounts], part: float, shared: bool) -> Trace:
+def trace_of(answer: Answer, rounds: Sequence[RoundCounts], part: float, shared: bool, source: str = "") -> Trace:
     """One request as a decode; `part` is its equal share of the turn's seconds. If several share the
     time in flight, that is its whole time. The decode time of an answer in one piece is unknown."""
     first, last = answer.arrived[0], answer.arrived[-1]
@@ -234,18 +258,7 @@ def trace_of(answer: Answer, rounds: Sequence[RoundCounts], part: float, shared:
     seconds = part if shared else last - prefill
     spans = {FIRST_PIECE: first, LAST_PIECE: last, TURN_PART: part}
     spans |= {} if answer.held is None else {HELD: answer.held}
-    return Trace(pieces(answer.text, answer.tokens), tuple(rounds), seconds, prefill, spans)
-
-
-def pieces(text: str, tokens: int) -> tuple[int, ...]:
-    """As many numbers as tokens, equal for equal texts, in place of token ids, which the server does not report."""
-    data = text.encode("utf-8", "surrogatepass")
-    ends = [len(data) * (number + 1) // tokens for number in range(tokens)]
-    return tuple(named(data[a:b]) for a, b in zip([0, *ends], ends, strict=False))
-
-
-def named(piece: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(piece, digest_size=6).digest())
+    return Trace(pieces(answer.text, answer.tokens), tuple(rounds), seconds, prefill, spans, source=source)
 
 
 @dataclass(frozen=True)
@@ -327,75 +340,3 @@ def ended(request: Future[A]) -> bool:
         return False
     request.result()
     return True
-
-
-def impossible(found: Counters | None, answers: Sequence[Answer], most: int) -> str | None:
-    """The error in the counts of a server that had to decode at most `most` tokens; None if they are possible."""
-    for answer in answers:
-        drafted, accepted = (answer.timings.get(name) for name in ("draft_n", "draft_n_accepted"))
-        if type(drafted) is int and type(accepted) is int and not 0 <= accepted <= drafted <= most * WIDEST:
-            said = f"{clean(drafted)} drafted and {clean(accepted)} accepted tokens"
-            return f"an answer (timings) counts {said}: see the server's log"
-    if found is None:
-        return None
-    if min(found.drafts, found.drafted, found.accepted, *found.by_position) < 0:
-        return "its counters (/metrics) decreased: it was restarted meanwhile"
-    accepted = max(found.accepted, sum(found.by_position))
-    if found.drafts > most or not accepted <= found.drafted <= found.drafts * WIDEST:
-        return (
-            f"its counters (/metrics) rose by {clean(found.drafts)} rounds, {clean(found.drafted)} drafted and "
-            f"{clean(accepted)} accepted tokens for at most {most} new ones: no one else may use it during a run"
-        )
-    return None
-
-
-def from_counters(found: Counters, answers: Sequence[Answer]) -> list[tuple[RoundCounts, ...]]:
-    """The rounds of some answers, from the rise of the counters while they were decoded, divided
-    equally. The number of rounds by accepted tokens is exact if the server counts them by position."""
-    places = sorted(found.by_position)
-    accepted = [len(places) - bisect_right(places, number) for number in range(found.drafts)]
-    if not places:
-        accepted = spread(found.accepted, found.drafts)
-    drafted = [max(pair) for pair in zip(spread(found.drafted, found.drafts), accepted, strict=True)]
-    rounds = [counted(*pair) for pair in zip(drafted, accepted, strict=True)]
-    parts = len(answers)
-    return [fitted(rounds[number::parts], answer.tokens) for number, answer in enumerate(answers)]
-
-
-def from_totals(answer: Answer) -> tuple[RoundCounts, ...] | None:
-    """The rounds of one answer from llama.cpp's `draft_n` and `draft_n_accepted`; None if missing."""
-    drafted, accepted = answer.timings.get("draft_n"), answer.timings.get("draft_n_accepted")
-    if not isinstance(drafted, int) or not isinstance(accepted, int) or not 0 <= accepted < max(answer.tokens, 1):
-        return None
-    number = answer.tokens - 1 - accepted
-    pairs = zip(spread(drafted, number), spread(accepted, number), strict=True)
-    return fitted([counted(max(pair), pair[1]) for pair in pairs], answer.tokens)
-
-
-def from_pieces(answer: Answer, k: int) -> tuple[RoundCounts, ...] | None:
-    """The rounds of one answer from its pieces of at most K + 1 tokens each; None if every token came separately."""
-    number = len(answer.arrived) - 1
-    accepted = answer.tokens - 1 - number
-    if accepted <= 0 or accepted > number * k:
-        return None
-    return fitted([counted(k, one) for one in spread(accepted, number)], answer.tokens)
-
-
-def spread(total: int, parts: int) -> list[int]:
-    """A total divided into `parts` numbers that differ by at most 1."""
-    return [total // parts + (number < total % parts) for number in range(parts)] if parts else []
-
-
-def counted(drafted: int, accepted: int) -> RoundCounts:
-    tested = min(accepted + 1, drafted)
-    return RoundCounts(drafted, tested, accepted, accepted + 1, (1.0,) * accepted + (0.0,) * (tested - accepted))
-
-
-def fitted(rounds: Sequence[RoundCounts], tokens: int) -> tuple[RoundCounts, ...]:
-    """The first token, the rounds up to `tokens`, and rounds without a draft for the remaining ones."""
-    found, left = [STEP], tokens - 1
-    for one in rounds:
-        emitted = min(one.emitted, left)
-        left -= emitted
-        found += [replace(one, accepted=min(one.accepted, emitted), emitted=emitted)] if emitted else []
-    return (*found, *[STEP] * left)

@@ -41,6 +41,8 @@ class TokenizerChat:
     """A tokenizer of transformers as a `specbench.chat.Chat`."""
 
     tokenizer: Any
+    columns: tuple[str, ...] = ()
+    widest: int = 1
 
     @property
     def own(self) -> str | None:
@@ -50,10 +52,10 @@ class TokenizerChat:
             return None
         return found or None
 
-    def ids(self, template: str, messages: Sequence[Message], switches: Mapping[str, bool]) -> list[int]:
+    def ids(self, template: str, messages: Sequence[Message], arguments: Mapping[str, Any]) -> list[int]:
         request = {
             **self.tokenizer.special_tokens_map,
-            **switches,
+            **arguments,
             "conversations": [[dict(message) for message in messages]],
             "chat_template": DATED + template if "strftime_now" in template else template,
             "add_generation_prompt": True,
