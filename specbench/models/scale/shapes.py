@@ -1,5 +1,6 @@
 """The shapes of Llama models that a checkpoint can be grown to, by name: configs/shapes.yaml. No torch is needed."""
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from specbench.files import CONFIGS
 from specbench.wording import near
 
 FILE = CONFIGS / "shapes.yaml"
+DEPTH = ":"  # separates a shape from another number of layers
 
 
 class Shape(BaseModel):
@@ -46,6 +48,11 @@ class Shape(BaseModel):
         heads = 1 if self.tie_word_embeddings else 2
         return self.num_hidden_layers * layer + (heads * self.vocab_size + 1) * self.hidden_size
 
+    def of_depth(self, layers: int) -> "Shape":
+        """The shape with another number of layers, and a name that says so."""
+        name = f"{self.name.partition(DEPTH)[0]}{DEPTH}{layers}"
+        return self.model_copy(update={"num_hidden_layers": layers, "name": name})
+
 
 def read_shapes(file: Path) -> dict[str, Shape]:
     """The shapes in `file`, checked."""
@@ -71,7 +78,11 @@ def shapes() -> dict[str, Shape]:
 
 
 def find(name: str) -> Shape:
-    """The shape called `name`; UnusableModelError lists all of them."""
-    if name not in shapes():
-        raise UnusableModelError(f"unknown shape {name!r}{near(name, shapes())}: choose one of {', '.join(shapes())}")
-    return shapes()[name]
+    """The shape called `name`; `llama-7b:4` is llama-7b with four layers. UnusableModelError lists all."""
+    base, _, layers = name.partition(DEPTH)
+    if base not in shapes() or (DEPTH in name and not re.fullmatch("[1-9][0-9]{0,2}", layers)):
+        raise UnusableModelError(
+            f"unknown shape {name!r}{near(base, shapes())}: choose one of {', '.join(shapes())}, or another depth of "
+            f"one, such as llama-7b{DEPTH}4"
+        )
+    return shapes()[base].of_depth(int(layers)) if layers else shapes()[base]

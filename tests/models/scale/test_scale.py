@@ -91,6 +91,16 @@ def test_a_name_with_a_shape_resolves_to_the_original_and_the_shape(tmp_path: Pa
     assert default_draft(str(tmp_path / "demo@llama-7b")) is None
 
 
+def test_a_shape_may_have_another_depth() -> None:
+    whole, few = find("llama-7b"), find("llama-7b:4")
+    assert few == whole.model_copy(update={"num_hidden_layers": 4, "name": "llama-7b:4"})
+    assert few.of_depth(32).of_depth(2).name == "llama-7b:2"
+    assert default_draft("demo@llama-7b:4") == "demo-draft@llama-68m"
+    config = load_config(resolve("demo-draft@llama-68m:3"))
+    assert (config.num_hidden_layers, config.hidden_size) == (3, 768)
+    assert growth.label(config) == "demo-draft@llama-68m:3"
+
+
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
@@ -99,6 +109,10 @@ def test_a_name_with_a_shape_resolves_to_the_original_and_the_shape(tmp_path: Pa
             "unknown shape 'llama-8b' (did you mean llama3-8b or llama-7b?): choose one of llama-68m, llama-160m",
         ),
         ("demo@", "unknown shape ''"),
+        ("demo@llama-7b:", "unknown shape 'llama-7b:'"),
+        ("demo@llama-7b:0", "unknown shape 'llama-7b:0'"),
+        ("demo@llama-7b:1000", "or another depth of one, such as llama-7b:4"),
+        ("demo@llama-8b:4", "unknown shape 'llama-8b:4' (did you mean llama3-8b or llama-7b?)"),
         ("@llama-7b", "unknown model ''"),
         ("nope@llama-7b", "unknown model 'nope'"),
         ("demo@llama-7b@llama-13b", "demo@llama-7b is grown already"),
