@@ -107,7 +107,8 @@ class Speculate:
             rounds.append(step.round)
             q = step.p.new_zeros((*ids.shape, step.p.shape[-1])) if q is None else q
             keep_rows(q, step, offset)
-            left = int(((inner.last - inner.pos) * inner.live).max())  # the one host read of an inner round
+            # the one host read of an inner round; a round emits at least one token
+            left = int(((inner.last - inner.pos) * inner.live).max()) if left > 1 else 0
         offsets = torch.arange(length, device=ids.device)
         ids = inner.seq.gather(1, context.pos.unsqueeze(1) + 1 + offsets)
         valid = offsets < (inner.pos - context.pos).unsqueeze(1)

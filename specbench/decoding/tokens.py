@@ -1,5 +1,7 @@
 """Token trees: ids and parents, and the topology derived from the parents."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NewType
@@ -97,27 +99,53 @@ def levels(parents: tuple[int, ...]) -> tuple[Level, ...]:
 
 
 def constant(values: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.long) -> Tensor:
-    """[n] on the device, sent there once: the host waits for the device when it sends data."""
-    return (made if torch.compiler.is_compiling() else kept)(values, device, dtype)
+    """[n] on the device, made once, for values that recur. In a compiled round it is a constant of the code."""
+    if torch.compiler.is_compiling():
+        with torch.inference_mode(False):
+            return torch.tensor(values, dtype=dtype, device=device)
+    found = kept(values, device, dtype)
+    for some in _holders:
+        some.append(found)
+    return found
 
 
-def made(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor(values, dtype=dtype, device=device)
+@lru_cache(maxsize=4096)
+def kept(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """[n] as `constant` makes them the first time."""
+    with torch.inference_mode(False):  # a compiler may be its next user
+        return sent(torch.tensor(values, dtype=dtype), device)
 
 
-kept = lru_cache(maxsize=4096)(made)
+_holders: list[list[Tensor]] = []
+
+
+@contextmanager
+def holding() -> Iterator[list[Tensor]]:
+    """Collect the constants that the enclosed code uses: a captured graph reads them even if others replace them."""
+    _holders.append([])
+    try:
+        yield _holders[-1]
+    finally:
+        _holders.pop()
+
+
+def sent(data: Tensor, device: torch.device) -> Tensor:
+    """Data of the host on the device. From pageable memory the host would wait for all that the device has to do."""
+    return data.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else data.to(device)
 
 
 @lru_cache(maxsize=1024)
+def lineage(parents: tuple[int, ...]) -> tuple[bool, ...]:
+    """The n · n values of `ancestors`, row by row."""
+    paths: list[set[int]] = []
+    for node, parent in enumerate(parents):
+        paths.append({node} | (paths[parent] if parent != ROOT else set()))
+    return tuple(other in path for path in paths for other in range(len(parents)))
+
+
 def ancestors(parents: tuple[int, ...], device: torch.device) -> Tensor:
     """[n, n] bool: whether node j is node i or on the path from the root to it."""
-    with torch.inference_mode(False):  # it is cached, and a compiler may be the first caller
-        seen = torch.eye(len(parents), dtype=torch.bool)
-        for node, parent in enumerate(parents):
-            if parent != ROOT:
-                seen[node] |= seen[parent]
-        return seen.to(device)
+    return constant(lineage(parents), device, torch.bool).view(len(parents), len(parents))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tests.cuda.conftest import DRY
 
 KEYS, WINDOW, HEAD = 640, 64, 64  # of a window all tiles of keys but the last are hidden
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+PLACES = ("gpu", "cpu")  # the simulated GPU has kernels of the CPU
 KERNELS = [SDPBackend.MATH] if DRY else [SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION]
 
 

@@ -15,12 +15,11 @@ from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from specbench.results import machine
 from specbench.results.machine import environment
-from tests.cuda.conftest import DRY
 from tests.cuda.support import decoded, opened, said, spec_of, traces
 from tests.support.checkpoints import llama
 from tests.support.tinypair import Pair
 
-pytestmark = pytest.mark.skipif(DRY, reason="there is no device")
+PLACES = ("gpu",)
 
 
 def held() -> int:

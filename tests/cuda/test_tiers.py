@@ -8,12 +8,11 @@ import torch
 
 from specbench.decoding.method_files import methods
 from tests.cuda.conftest import DRY
-from tests.cuda.support import decoded, opened, said, spec_of, traces
+from tests.cuda.support import FEW, decoded, opened, said, spec_of, traces
 from tests.support.cases import quick_or_slow
 from tests.support.tinypair import Pair, reading
 
-CAPTURED = ["compile"] if DRY else ["graph", "compile"]
-FEW = ["baseline", "chain", "tree-top", "prompt-lookup"]
+CAPTURED = ["graph", "compile"]
 METHODS = quick_or_slow(product(sorted(methods()), CAPTURED), lambda name, tier: DRY or tier == "graph" or name in FEW)
 laws = pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "sampled"])
 captured = pytest.mark.parametrize("tier", CAPTURED)

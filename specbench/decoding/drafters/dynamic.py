@@ -10,7 +10,7 @@ from specbench.decoding.drafters.chain import drawable
 from specbench.decoding.drafters.tree import FromModel, Grown
 from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Source
-from specbench.decoding.tokens import ROOT, TokenTree, constant
+from specbench.decoding.tokens import ROOT, TokenTree, constant, sent
 from specbench.decoding.types import Context, Draft
 
 
@@ -112,7 +112,7 @@ class Candidates:
         self.frontier = [self.begun + node for node in union(last, chosen, most)]
         for node in self.frontier:
             self.as_fed[node] = len(self.as_fed) - 1
-        index = constant(tuple(self.frontier), last.device)
+        index = sent(torch.tensor(self.frontier), last.device)
         parents = tuple(self.as_fed[self.parents[node]] for node in self.frontier)
         self.fed = TokenTree(torch.cat([self.fed.ids, self.ids[:, index]], 1), (*self.fed.parents, *parents))
         self.above = self.scores[:, index].masked_fill(~chosen[:, index - self.begun], -torch.inf)
@@ -122,7 +122,7 @@ class Candidates:
         chosen = best(self.scores, nodes)
         kept = union(self.scores, chosen, most)
         number = {ROOT: ROOT} | {node: place for place, node in enumerate(kept)}
-        index = constant(tuple(kept), chosen.device)
+        index = sent(torch.tensor(kept), chosen.device)
         tree = TokenTree(self.ids[:, index], tuple(number[self.parents[node]] for node in kept))
         within = constant(tree.topology.depths, chosen.device) <= usable.unsqueeze(1)
         there = (chosen & self.scores.isfinite())[:, index]

@@ -17,7 +17,7 @@ from torch import Tensor
 from specbench.decoding.drafters.chain import Chains, Guesses, Memoryless, chain
 from specbench.decoding.protocols import Carried, Drafter, Network
 from specbench.decoding.randomness import Source
-from specbench.decoding.tokens import ROOT
+from specbench.decoding.tokens import ROOT, sent
 from specbench.decoding.types import Context, Draft, Verdict
 
 
@@ -205,18 +205,15 @@ class Suffix(Chains):
 
     def find(self, context: Context, budget: int | None) -> tuple[Draft, Tensor]:
         """The draft, and its score [B] float64: the expected number of accepted tokens."""
-        most = self.k if budget is None else min(self.k, budget)
-        ends, live = context.pos.tolist(), context.live.tolist()
-        seq: Ids = context.seq[:, : max(ends) + 1].cpu().numpy()
-        rows = [
-            self._best(seq[row, : end + 1], most) if live[row] and most > 0 else NOTHING for row, end in enumerate(ends)
-        ]
-        score = torch.tensor([score for _, score in rows], dtype=torch.float64, device=context.pos.device)
+        most, device = self.k if budget is None else min(self.k, budget), context.pos.device
+        read = torch.cat([context.pos.unsqueeze(1), context.live.unsqueeze(1), context.seq[:, : context.reach]], 1)
+        seq: Ids = read.cpu().numpy()  # all at once: every read waits for the device
+        rows = [self._best(row[2 : row[0] + 3], most) if row[1] and most > 0 else NOTHING for row in seq]
+        score = sent(torch.tensor([score for _, score in rows], dtype=torch.float64), device)
         if not (width := max(len(ids) for ids, _ in rows)):
             return Draft.empty(context), score
-        ids = torch.tensor([[*ids, *[0] * (width - len(ids))] for ids, _ in rows], device=score.device)
-        there = torch.tensor([[place < len(ids) for place in range(width)] for ids, _ in rows], device=score.device)
-        return chain(ids, context, budget, there), score
+        ids = sent(torch.tensor([[*ids, *[EDGE] * (width - len(ids))] for ids, _ in rows]), device)
+        return chain(ids.clamp_min(0), context, budget, ids != EDGE), score
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return  # no state: it depends on the sequence only

@@ -20,7 +20,7 @@ from specbench.decoding.method_files import needs
 from specbench.decoding.methods import build
 from specbench.decoding.protocols import After, Drafter
 from specbench.decoding.randomness import Source, seeded
-from specbench.decoding.tokens import TokenTree, constant
+from specbench.decoding.tokens import TokenTree, constant, sent
 from specbench.decoding.translation import STRETCH, Reading, Scribe, alike
 from specbench.decoding.types import STEP, Context, Draft, Verdict
 from specbench.errors import UsageError
@@ -109,8 +109,8 @@ class Strings(Wrapper):
         """The sequences in the draft model's tokens."""
         said = [self._said(reading) for reading in self._readings]
         for row, ids in enumerate(said):
-            self._text[row, : len(ids)] = torch.tensor(ids, device=self._text.device)
-        pos = torch.tensor([len(ids) - 1 for ids in said], device=self._text.device)
+            self._text[row, : len(ids)] = sent(torch.tensor(ids), self._text.device)
+        pos = sent(torch.tensor([len(ids) - 1 for ids in said]), self._text.device)
         places = int(self._text.shape[1])
         reach = min(-(-(max(map(len, said)) + self.room + 1) // STEP) * STEP, places)
         last = torch.full_like(pos, min(places, self.limit) - 1)
@@ -124,8 +124,8 @@ class Strings(Wrapper):
         if not places:
             return Draft.empty(context)
         device = context.seq.device
-        tree = TokenTree(torch.tensor([tokens_at(places, one) for one in tries], device=device), parents)
-        there = torch.tensor([[place in one for place in places] for one in tries], device=device)
+        tree = TokenTree(sent(torch.tensor([tokens_at(places, one) for one in tries]), device), parents)
+        there = sent(torch.tensor([[place in one for place in places] for one in tries]), device)
         usable = constant(tree.topology.depths, device) <= drawable(context, most).unsqueeze(1)
         return Draft(tree, None, there & usable, drafted=tree.deepest(there))
 

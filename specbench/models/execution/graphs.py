@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.timing import CudaClock
+from specbench.decoding.tokens import holding
 
 WARM = 3  # calls before the capture, in which libraries allocate workspaces and choose kernels
 
@@ -81,7 +82,7 @@ class Captured:
 
     def __post_init__(self) -> None:
         self.shared.warm(self.play)
-        with self.shared.capturing() as self._graph:
+        with holding() as self._constants, self.shared.capturing() as self._graph:
             self.clock.lap("")
             self._seen, self._counts = self.play()
         self._laps = self.clock.captured()
@@ -122,5 +123,5 @@ class Repeated:
     def _capture(self, inputs: tuple[Tensor, ...]) -> None:
         self._inputs = tuple(tensor.clone() for tensor in inputs)
         self.shared.warm(lambda: self.function(*self._inputs))
-        with self.shared.capturing() as self._graph:
+        with holding() as self._constants, self.shared.capturing() as self._graph:
             self._result = self.function(*self._inputs)
