@@ -1,25 +1,32 @@
 """Everything that a GPU must show, in one command: the tests that need one, then the tables that decide.
 
-    python -m tests.benchmarks.gpu [--pair demo@llama-7b:demo@llama-68m] [--dtype bfloat16] [--minutes 9]
+    python -m tests.benchmarks.gpu [--pair demo@llama-7b:demo@llama-68m] [--dtype bfloat16] [--minutes 14]
         [--device auto] [--save results/benchmarks/gpu-NAME.md]
 
-In this order, each with what is left of the time and in a process of its own, so that nothing that fails or hangs takes
-the others with it: the tests of `tests/cuda`; attention by the length of its keys, function by function; top-p with and
-without a sort; the bandwidth that the baseline reaches; rounds and costs over K in every tier; transformers beside us.
-The file is written anew after every part, and says which parts there was no time for. On a CPU (`--device cpu --pair
+In this order, each with a time limit of its own and in a process of its own, so that nothing that fails or hangs takes
+the others with it: tokens and counts in captured rounds, the other tests of captured rounds, whole runs on the shipped
+pair and on the pair given, bandwidth, costs over K, compiled rounds, attention by the length of its keys, quantised
+weights, a batch, transformers, and last the tests of all methods and of compiled rounds, which take longest. Tiers are
+named, because `auto` is eager after a capture that fails. What a part prints appears as it comes, and the file is
+written anew every few seconds: cut off at any moment, it says what was found until then. On a CPU (`--device cpu --pair
 demo:demo-draft`) all of it runs, too, to see that it does.
 """
 
 import argparse
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
@@ -28,9 +35,14 @@ from specbench.results.machine import environment, now
 from tests.benchmarks import harness
 from tests.benchmarks.harness import say
 
-TAIL = 4000  # characters of what a part printed that failed
-LEAST = 15.0  # seconds: with less left nothing is begun
+TAIL, MOST = 4000, 40  # characters of what a part printed at its end, and lines of what failed before
+FAILED = re.compile(r"\b(FAILED|ERROR)\b|^E  ")
+LEAST, EVERY = 15.0, 5.0  # seconds: with less left nothing is begun; between two looks at a part
 ON_GPU = (("graph", "1,2,3,4,5,6,7,8"), ("eager", "4"), ("compile", "4"))  # tiers and their lookaheads
+QUANTISED = ("int8", "fp8", "int4")
+THEIRS = ("--theirs", "generate,assisted")
+SECOND = "(phases or replay or refilled or attention or memory) and not compile"
+FIRST = "tokens_and_counts and graph and (baseline or chain or tree-top or prompt-lookup)"
 RECORDED = (
     "device_name",
     "attention",
@@ -58,57 +70,109 @@ def options() -> argparse.ArgumentParser:
     found = harness.parser(__doc__)
     found.add_argument("--pair", default="demo@llama-7b:demo@llama-68m", help="(demo@llama-7b:demo@llama-68m)")
     found.add_argument("--dtype", default="bfloat16", help="(bfloat16)")
-    found.add_argument("--minutes", type=float, default=9.0, help="for all of it (9)")
+    found.add_argument("--minutes", type=float, default=14.0, help="for all of it (14)")
     return found
 
 
 def parts(args: argparse.Namespace, device: torch.device, work: Path) -> Iterator[Part]:
     """What is run, the most telling first."""
     gpu = device.type == "cuda"
-
-    def script(title: str, seconds: float, name: str, *words: str) -> Part:
-        file = work / f"{plain(title)}.md"
-        common = ["--device", str(device), "--seed", str(args.seed), "--dtype", args.dtype, "--save", str(file)]
-        return Part(title, [sys.executable, "-m", f"tests.benchmarks.{name}", *common, *words], seconds, file)
-
+    tiers, fast = ("graph,eager", "graph") if gpu else ("eager", "eager")
     few, target = ("--prompts", "4", "--new", "48"), args.pair.partition(":")[0]
-    tiers = "graph,eager" if gpu else "eager"
-    tests = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", "tests/cuda"]
-    yield Part("The tests that need a GPU", tests, 150)
-    yield script("Attention", 30, "attention")
-    top_p = ["-m", "tests.benchmarks.top_p", "--device", str(device), "--save", str(work / "top-p.md")]
-    yield Part("Top-p", [sys.executable, *top_p], 30, work / "top-p.md")
+    common = ["--device", str(device), "--seed", str(args.seed)]
+
+    def script(title: str, seconds: float, name: str, *words: str, dtype: bool = True) -> Part:
+        file = work / f"{plain(title)}.md"
+        given = [*common, *(["--dtype", args.dtype] if dtype else []), "--save", str(file), *words]
+        return Part(title, [sys.executable, "-m", f"tests.benchmarks.{name}", *given], seconds, file)
+
+    def tests(title: str, seconds: float, chosen: str) -> Part:
+        """Cases print their names before they run, and what failed as soon as it does."""
+        words = ["-o", "addopts=", "-v", "--tb=short", "-p", "no:cacheprovider", "-s", "-p", "tests.benchmarks.gpu"]
+        return Part(title, [sys.executable, "-m", "pytest", *words, "tests/cuda", "-m", "cuda", "-k", chosen], seconds)
+
+    def command(title: str, seconds: float, tier: str, *words: str, limit: int = 4) -> Part:
+        given = ["--device", str(device), "--tier", tier, "--limit", str(limit), "--max-new-tokens", "64", *words]
+        given += ["--output-dir", str(work / "runs")]
+        return Part(title, [sys.executable, "-m", "specbench", "run", *given], seconds)
+
+    names = [f"--{key}={name}" for key, name in zip(("target", "draft"), args.pair.split(":"), strict=False) if name]
+    large = (*names, "--dtype", args.dtype, "--k", "4", "--acceptance", "0.8")
+    yield tests("Tokens and counts of captured rounds", 120, FIRST)
+    yield tests("Other tests of captured rounds", 90, SECOND)
+    for tier in tiers.split(","):
+        yield command(f"The shipped pair, {tier}", 60, tier)
+    for tier in tiers.split(","):
+        yield command(f"The pair, {tier}", 90, tier, *large)
     size = ("--gigabytes", "16" if gpu else "0.5")
     yield script("Bandwidth", 90, "bandwidth", "--pair", target, "--tiers", tiers, *few, *size)
-    names = [f"{key}={name}" for key, name in zip(("target", "draft"), args.pair.split(":"), strict=False) if name]
     for tier, lookaheads in ON_GPU if gpu else (("eager", "4"),):
-        file = work / f"rounds-{tier}.md"
-        cells = [*names, f"dtype={args.dtype}", f"tier={tier}", f"k=[{lookaheads}]", "limit=4", "max_new_tokens=48"]
-        common = ["--device", str(device), "--seed", str(args.seed), "--save", str(file)]
-        command = [sys.executable, "-m", "tests.benchmarks.rounds", *cells, *common]
-        yield Part(f"Rounds, {tier}", command, 180, file)
-    words = ("--pair", args.pair, "--tiers", tiers, "--theirs", "generate,assisted")
-    yield script("transformers beside us", 150, "peers", *words, *few)
+        cells = [*(name[2:] for name in names), f"dtype={args.dtype}", f"tier={tier}", f"k=[{lookaheads}]", "limit=4"]
+        yield script(f"Rounds, {tier}", 120, "rounds", *cells, "max_new_tokens=48", dtype=False)
+    if gpu:
+        yield command("The pair, compiled", 150, "compile", *large)
+        yield command("Trees, compiled", 90, "compile", "--method", "tree-top")
+    yield script("Attention", 45, "attention")
+    for kind in QUANTISED if gpu else QUANTISED[:1]:
+        yield command(f"Weights in {kind}", 60, fast, *large, "--quantize", kind)
+    yield command("A batch of eight", 60, fast, *large, "--batch", "8", limit=16)
+    yield script("Top-p", 30, "top_p", dtype=False)
+    yield script("transformers beside us", 120, "peers", "--pair", args.pair, "--tiers", tiers, *few, *THEIRS)
+    yield tests("Captured rounds of all methods", 300, f"tokens_and_counts and graph and not ({FIRST})")
+    yield tests("Tests of compiled rounds", 600, "compile")
 
 
-def run(part: Part, left: float) -> str:
-    """What a part shows, as Markdown."""
+def run(part: Part, left: float, log: Path, seen: Callable[[str], None]) -> str:
+    """What a part shows, as Markdown; `seen` gets what it has printed to `log` so far, every few seconds."""
     if left < LEAST:
         return f"There was no time left for this: `{shlex.join(part.command[1:])}`\n"
-    say(f"{part.title}: at most {min(part.seconds, left):.0f} s")
-    began = time.monotonic()
+    limit = min(part.seconds, left)
+    say(f"{part.title}: at most {limit:.0f} s")
+    began, printed = time.monotonic(), ""
+    with log.open("wb") as file:
+        child = subprocess.Popen(part.command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+    ended = False
     try:
-        done = subprocess.run(
-            part.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=min(part.seconds, left),
-            errors="replace", check=False,
-        )  # fmt: skip
-        code, printed = str(done.returncode), done.stdout
-    except subprocess.TimeoutExpired as error:
-        code, printed = "none: it took too long", (error.stdout or b"").decode("utf-8", "replace")
+        while not ended and time.monotonic() - began < limit:
+            ended = waited(child, min(EVERY, limit))
+            before, printed = len(printed), log.read_text(encoding="utf-8", errors="replace")
+            print(printed[before:], end="", flush=True, file=sys.stderr)
+            seen(quoted(f"{time.monotonic() - began:.0f} s so far", printed))
+    finally:
+        with suppress(ProcessLookupError):  # with all that it has started
+            os.killpg(child.pid, signal.SIGKILL)
+    code = str(child.wait()) if ended else "none: it took too long"
     took = f"{time.monotonic() - began:.0f} s, exit code {code}"
     if code == "0" and part.file:
         return f"{took}\n\n{deeper(part.file.read_text(encoding='utf-8'))}"
-    return f"{took}\n\n```text\n{printed[-TAIL:].strip()}\n```\n"
+    return quoted(took, printed)
+
+
+def waited(child: "subprocess.Popen[bytes]", seconds: float) -> bool:
+    """Whether a process ended within some seconds."""
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def quoted(took: str, printed: str) -> str:
+    """What was printed: the lines of what failed, and the end."""
+    failed = [line for line in printed.splitlines() if FAILED.search(line)][:MOST]
+    lines = "\n".join([*failed, "…"]) + "\n" if failed and len(printed) > TAIL else ""
+    return f"{took}\n\n```text\n{lines}{printed[-TAIL:].strip()}\n```\n"
+
+
+def added(file: Path, before: str, found: str) -> None:
+    """Write the file with what is known of a part that has not ended."""
+    replace_text(file, before + found)
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """As a plugin of pytest: print a failure when it comes, not when all tests have ended."""
+    if report.failed:
+        print(f"\n{report.longreprtext}\n", flush=True)
 
 
 def plain(name: object) -> str:
@@ -152,7 +216,8 @@ def main() -> None:
     text = f"{head}\n```text\n{versions(bench.device)}\n```\n"
     with TemporaryDirectory() as work:
         for part in parts(args, bench.device, Path(work)):
-            text += f"\n## {part.title}\n\n{run(part, end - time.monotonic())}"
+            text += f"\n## {part.title}\n\n"
+            text += run(part, end - time.monotonic(), Path(work) / "printed", partial(added, file, text))
             replace_text(file, text)
     print(text)
     say(f"saved: {file}")
