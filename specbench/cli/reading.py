@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from specbench.cli.help import beginning, run_names
-from specbench.cli.options import OWN, PLAIN, Given, options
+from specbench.cli.options import OWN, PLAIN, Given, options, setting, settings_in
 from specbench.errors import UsageError
 from specbench.jobs import predict as job
-from specbench.jobs.parsing import parse_k_list
+from specbench.jobs.parsing import items, parse_k_list, with_lists
 from specbench.jobs.predict import Servers
 from specbench.results.named_runs import USUAL as USUAL_FOLDER
 from specbench.results.named_runs import found_run
@@ -274,8 +274,28 @@ Requests = Annotated[int | None, of_fleet("--requests", "Number of simulated req
 Price = Annotated[float | None, of_fleet("--price", "Cost of a device per hour, for the cost of tokens.", 0)]
 Seed = Annotated[int | None, of_fleet("--seed", "Seed for arrivals, lengths and tokens. Default: 0.", 0)]
 
+BEFORE = "Before anything is measured (--hardware)"
+Hardware = Annotated[
+    str | None,
+    typer.Option(
+        help="Predict a pair from its shapes: on h100, h200, a100 or 4090 from constants with sources, on cpu from a "
+        "few of its layers, measured here.",
+        rich_help_panel=BEFORE,
+    ),
+]
+PAIR_ON = tuple(
+    replace(one, panel=BEFORE)
+    for one in (
+        setting("target"),
+        setting("draft"),
+        setting("tier", "eager, graph (CUDA graphs), compile or auto, or a list.", "all; on a CPU auto"),
+        setting("context", "Tokens before a round, 4k being 4096, or a list.", "512,2k,4k,32k"),
+        *map(setting, ("batch", "dtype", "draft_dtype", "quantize", "draft_quantize")),
+    )
+)
 
-@options(..., PLAIN)
+
+@options(..., PLAIN, *PAIR_ON)
 def predict(
     given: Given,
     alpha: Alphas = None,
@@ -293,6 +313,7 @@ def predict(
     requests: Requests = None,
     price: Price = None,
     seed: Seed = None,
+    hardware: Hardware = None,
 ) -> None:
     """Predict tokens per round, speedup and operations from alpha, c and K, without running a model.
 
@@ -306,8 +327,25 @@ def predict(
     specbench predict --alpha 0.6 --alpha 0.8 --c 0.1 --k 1-16
 
     specbench predict --from-run latest
+
+    specbench predict --hardware h100 --target llama-7b --alpha 0.7
     """
-    style = given["format"]
+    style, settings = given["format"], settings_in(given)
+    if hardware is not None:
+        others: dict[str, object] = {
+            "c": c,
+            "c-round": c_round,
+            "c-hat": c_hat,
+            "from-run": from_run,
+            "fleet": fleet or None,
+        }
+        refuse("--hardware takes all costs from the pair's shapes", others)
+        check_alone(arrivals, users, devices, slots, output_tokens, requests, price, seed)
+        ks = [0, *parse_k_list(DEFAULT_KS)] if k is None else parse_k_list(k)
+        tiers = {"tier": items(settings["tier"])} if "tier" in settings else {}
+        job.from_hardware(hardware, with_lists({**settings, **tiers}), alpha or [], ks, style)
+        return
+    refuse("a pair is predicted on a device: add --hardware, such as h100 or cpu, or without one", settings)
     if fleet:
         others = {"alpha": alpha, "c": c, "c-round": c_round, "c-hat": c_hat, "k": k}
         servers = Servers(devices or 1, slots, output_tokens, requests or 1000, price, seed or 0)
@@ -333,9 +371,14 @@ def run_of_fleet(run: Path | None, others: Mapping[str, object]) -> Path:
     """The run of --fleet. UsageError if it is missing, or if an option conflicts with it."""
     if run is None:
         raise UsageError("--fleet needs measured costs: add --from-run RUN, a run with --batch 1,2,4,8")
-    if given := [f"--{name}" for name, value in others.items() if value is not None]:
-        raise UsageError(f"--fleet takes all costs from the run: leave out {', '.join(given)}")
+    refuse("--fleet takes all costs from the run", others)
     return found_run(run)
+
+
+def refuse(why: str, others: Mapping[str, object]) -> None:
+    """UsageError if one of these options was given."""
+    if given := [f"--{name.replace('_', '-')}" for name, value in others.items() if value is not None]:
+        raise UsageError(f"{why}: leave out {', '.join(given)}")
 
 
 def check_alone(*of_fleet: object) -> None:

@@ -1,4 +1,4 @@
-"""The body of `specbench calibrate`: from settings to a result folder and printed tables."""
+"""The bodies of `specbench calibrate`, `noise` and `predict --hardware`: from settings to printed tables."""
 
 import json
 import sys
@@ -9,23 +9,26 @@ from rich.console import Console
 
 from specbench.backends.base import networks_of
 from specbench.backends.choose import backend_for
+from specbench.backends.roles import undrafted
+from specbench.errors import UsageError
 from specbench.files import replace_text
 from specbench.jobs import run
 from specbench.jobs.output import Output, say
 from specbench.jobs.progress import load
 from specbench.jobs.run import described, folder_name
 from specbench.measure import grid
-from specbench.measure.calibrate import calibrate, fitting
+from specbench.measure.calibrate import QUICK_CONTEXT, calibrate, cut, fitting, sizes_of
 from specbench.measure.pair import resolved_pair
 from specbench.results import folder
-from specbench.results.calibration import Calibration
+from specbench.results.calibration import AtContext, Calibration, calculated, extrapolated
 from specbench.results.cells import MEASURED, raise_for_status
 from specbench.results.folder import make_folder
 from specbench.results.named_runs import write_csv
 from specbench.show import documents, run_output
 from specbench.show.documents import calibration_tables
 from specbench.show.fitting import draw, screen
-from specbench.spec import BASELINE
+from specbench.spec import BASELINE, RunSpec
+from specbench.theory.roofline import Engine
 
 
 def start_calibrate(
@@ -102,3 +105,76 @@ def print_found(rows: list[dict[str, Any]], notes: Sequence[str], output: Output
         sys.stdout.write(run_output.rendered(rows, output.style))
     if not output.quiet:
         say(Console(stderr=True), [f"note: {note}" for note in notes])
+
+
+# --- forecast ---------------------------------------------------------------------------------------------------------
+# The body of `specbench predict --hardware`: costs of a pair from constants of a GPU, or from a few measured layers.
+
+GPU = "calculated from constants and shapes; never compared with a real {}"
+CPU = "extrapolated from layers measured on this machine ({})"
+REPEAT = 7
+WIDTHS = (1, 2, 3, 5, 9, 17, 33)  # of the passes measured here, as far as they are needed; others are interpolated
+Forecast = tuple[str, list[dict[str, Any]]]
+Level = tuple[str, int, AtContext]  # tier, batch, costs
+
+
+def forecast(hardware: str, cells: Sequence[RunSpec], alphas: Sequence[float], ks: Sequence[int]) -> Forecast:
+    """The basis of a forecast, and its rows: the best K of `ks` for every α in every cell. UsageError without a K."""
+    if max(ks) < 1:
+        raise UsageError("--k 0 drafts nothing: give a K of 1 or more")
+    basis, levels = measured_here(cells, max(ks)) if hardware == "cpu" else calculated_for(hardware, cells, max(ks))
+    rows = [
+        {"hardware": hardware, "tier": tier, "batch": batch, **row, "basis": basis}
+        for tier, batch, level in levels
+        for row in level.forecast(alphas, ks, batch)
+    ]
+    return basis, rows
+
+
+def calculated_for(gpu: str, cells: Sequence[RunSpec], k: int) -> tuple[str, list[Level]]:
+    """The basis, and the calculated costs of every cell on a GPU; `auto` is the tier that a run would take there."""
+    engines = [Engine.of(gpu, "graph" if spec.tier == "auto" else spec.tier, spec.batch) for spec in cells]
+    sizes = sizes_of(cells[0])
+    levels = [
+        (engine.tier, spec.batch, calculated(engine, *sizes, spec.context or QUICK_CONTEXT, k))
+        for engine, spec in zip(engines, cells, strict=True)
+    ]
+    return GPU.format(engines[0].gpu.title), levels
+
+
+def measured_here(cells: Sequence[RunSpec], k: int) -> tuple[str, list[Level]]:
+    """The basis, and the costs of every tier at every context: two pairs with few layers are measured. UsageError for
+    a batch."""
+    if any(spec.batch > 1 for spec in cells):
+        raise UsageError("--hardware cpu predicts one sequence at a time: leave out --batch, or measure with it")
+    spec = cells[0]
+    if spec.draft is None:
+        raise UsageError(undrafted(spec.target))
+    target, draft = cut(spec.target), cut(spec.draft)
+    contexts = sorted({one.context or QUICK_CONTEXT for one in cells})
+    widths = [*(width for width in WIDTHS if width <= k), k + 1]
+    levels = list[Level]()
+    for tier in dict.fromkeys(one.tier for one in cells):
+        given = spec.with_(tier=tier, device="cpu", context=None)
+        name, deep = timed(given.with_(target=target.deep, draft=draft.deep), contexts, widths)
+        found = deep
+        if (target.shallow, draft.shallow) != (target.deep, draft.deep):
+            _, few = timed(given.with_(target=target.shallow, draft=draft.shallow), contexts, widths)
+            found = [extrapolated(*both, target.way, draft.way) for both in zip(few, deep, strict=True)]
+        levels += [(name, 1, level) for level in found]
+    return CPU.format(f"target {target.words}, draft {draft.words}"), levels
+
+
+def timed(spec: RunSpec, contexts: Sequence[int], widths: Sequence[int]) -> tuple[str, Sequence[AtContext]]:
+    """The tier of a pair and its costs at every context that its models hold."""
+    err, backend = Console(stderr=True), backend_for([spec])
+    networks = networks_of(backend, "a forecast")
+    lengths = fitting(contexts, max(widths), networks)
+    load(backend, spec, max(lengths), err)
+    say(err, [f"timing {spec.target} and {spec.draft}, {backend.execution} …"])
+    try:
+        return backend.describe()["tier_resolved"], calibrate(
+            networks, lengths, widths, REPEAT, spec.seed, spec=spec
+        ).contexts
+    finally:
+        backend.unload()

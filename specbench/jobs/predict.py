@@ -1,9 +1,9 @@
 """The body of `specbench predict`: from alpha, c and K, or a run, to printed predictions. Loads nothing heavy."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -12,13 +12,15 @@ from specbench.judge.fleet import NEEDED as FLEET_NEEDS
 from specbench.judge.fleet import Arm, arms, lengths
 from specbench.judge.predictions import NEEDED, predictions, read_cell
 from specbench.show.fleet import Line, print_fleet
-from specbench.show.predictions import print_measured, print_predictions
+from specbench.show.predictions import print_forecast, print_measured, print_predictions
 from specbench.show.text import Format
 from specbench.theory.fleet import Load, simulate
 from specbench.wording import clean_path, resume_command
 
 if TYPE_CHECKING:
     from specbench.results.reading import Run
+
+CONTEXTS = ("512", "2k", "4k", "32k")  # of a forecast
 
 
 def from_run(run: Path, style: Format) -> None:
@@ -46,6 +48,21 @@ def from_rates(
     except ValueError as error:
         raise UsageError(str(error)) from error
     print_predictions(groups, style)
+
+
+def from_hardware(
+    hardware: str, settings: Mapping[str, Any], alphas: Sequence[float], ks: Sequence[int], style: Format
+) -> None:
+    """Predict a pair before it is measured: on a GPU of configs/hardware.yaml by calculation, on this CPU from a few
+    of its layers. `settings`: of the cells, lists are axes. UsageError if something is unknown or out of range."""
+    from specbench.jobs.calibrate import forecast  # loads torch
+    from specbench.measure import grid
+    from specbench.results.calibration import ALPHAS
+
+    if wrong := [alpha for alpha in alphas if not 0 <= alpha <= 1]:
+        raise UsageError(f"alpha must be in [0, 1], got {wrong[0]:g}")
+    usual = {"context": list(CONTEXTS), "tier": ["auto"] if hardware == "cpu" else ["eager", "graph", "compile"]}
+    print_forecast(*forecast(hardware, grid.cells({**usual, **settings}), alphas or ALPHAS, ks), style)
 
 
 # --- fleet ------------------------------------------------------------------------------------------------------------

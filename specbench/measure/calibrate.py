@@ -6,23 +6,34 @@ tokens. Every turn times every width once, in random order, so that changes in m
 
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from specbench import metrics
 from specbench.backends.base import Networks
+from specbench.backends.roles import undrafted
 from specbench.decoding.decode import begin
 from specbench.decoding.timing import Clock, clock_for
 from specbench.decoding.tokens import TokenTree
-from specbench.errors import UsageError
+from specbench.errors import UnusableModelError, UsageError
 from specbench.metrics import Trace
+from specbench.models.checkpoints.description import load_config, recurrent, resolve_dtype
+from specbench.models.checkpoints.divided import heads_of, kept_by
+from specbench.models.checkpoints.names import GROWN, resolve
+from specbench.models.checkpoints.quantise import method_of
+from specbench.models.network.experts import layers_with_experts
+from specbench.models.scale import growth
+from specbench.models.scale.shapes import shapes
 from specbench.results.calibration import AtContext, Calibration, points_of
 from specbench.results.numbers import timing
 from specbench.spec import RunSpec
 from specbench.theory import optimum
 from specbench.theory.optimum import Costs
+from specbench.theory.roofline import Reads
 
 WARMUP = 2  # uncounted turns
 LONG = 5  # drafts of one and of five tokens give the cost of the first and of a later token
@@ -159,3 +170,84 @@ def rest(baseline: Trace, chain: Trace) -> tuple[float, float]:
     step = metrics.ratio(alone.seconds, alone.rounds)
     one, other = optimum.phases(alone), optimum.phases(many)
     return metrics.ratio(one.verify, step), metrics.ratio(other.accept + other.host - one.accept - one.host, step)
+
+
+# --- before a measurement ---------------------------------------------------------------------------------------------
+# The sizes of a pair from its configurations; and pairs of the same shapes with fewer layers, quick to measure.
+
+SMALLEST = "demo-draft"  # it has one layer, so it can be grown to shapes of any depth
+ENOUGH = 1.5e9  # bytes: more than the caches of a processor hold
+Sizes = tuple[Reads, Reads]
+
+
+def sizes_of(spec: RunSpec) -> Sizes:
+    """Target and draft as their passes read them. Shapes need no hub; of others the configuration alone is fetched.
+
+    UnusableModelError for stored quantised weights, experts and recurrent states, whose bytes depend on more.
+    """
+    target = config_of(spec.target, spec.target_revision)
+    if spec.draft is None:
+        raise UsageError(undrafted(spec.target))
+    dtype = resolve_dtype(spec.dtype, target, torch.device("cuda"))
+    draft = config_of(spec.draft, spec.draft_revision)
+    its = resolve_dtype(spec.draft_dtype, draft, torch.device("cuda")) if spec.draft_dtype else dtype
+    named = ((spec.target, target, dtype, spec.quantize), (spec.draft, draft, its, spec.draft_quantize))
+    one, other = (reads_of(name, config, own.itemsize, kind) for name, config, own, kind in named)
+    return one, other
+
+
+def config_of(name: str, revision: str | None) -> Any:
+    """The configuration of a model; a name that is also that of a shape has its sizes."""
+    return load_config(resolve(f"{SMALLEST}{GROWN}{name}" if name in shapes() else name, revision))
+
+
+def reads_of(name: str, config: Any, item: int, quantised: str | None) -> Reads:
+    """The numbers that a pass of a network with this configuration reads."""
+    if kind := method_of(config):
+        raise UnusableModelError(
+            f"{name}: its weights are stored as {kind}, whose kernels are not known here: name the unquantised "
+            "checkpoint, and add --quantize"
+        )
+    net = growth.skeleton(config)
+    if recurrent(config) or layers_with_experts(net):
+        raise UnusableModelError(
+            f"{name}: what a pass of {config.model_type} reads depends on more than sizes (experts, or a recurrent "
+            "state): measure it with specbench calibrate"
+        )
+    table, head = net.get_input_embeddings().weight, net.get_output_embeddings().weight
+    ends = head.numel() + (0 if table is head else table.numel())
+    text = config.get_text_config(decoder=True)
+    layers, groups = text.num_hidden_layers, heads_of(text)[1]
+    matrices = sum(weight.numel() for weight in net.parameters()) - ends
+    return Reads(layers, matrices, head.numel(), layers * kept_by(net), groups, item, quantised)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A model with fewer layers at two depths: names for a deep and a shallow one, and `way`, see `extrapolated`."""
+
+    deep: str
+    shallow: str
+    way: float
+    words: str
+
+
+def cut(name: str) -> Cut:
+    """A model as it is quickly measured: a shape with as many layers as 1.5 GB hold, and with a quarter of these.
+
+    Any other model must be on this machine, and is measured as it is: UsageError if it is not.
+    """
+    shape = shapes()[name] if name in shapes() else resolve(name).shape
+    if shape is None:
+        if not Path(resolve(name).source).is_dir():
+            raise UsageError(
+                f"--hardware cpu measures layers of shapes ({', '.join(shapes())}) or models that are on this machine, "
+                f"and {name} is neither: fetch it (specbench check {name} says how), or name a shape"
+            )
+        return Cut(name, name, 1.0, name)
+    fits = [n for n in range(1, shape.num_hidden_layers + 1) if 4 * shape.of_depth(n).parameters <= ENOUGH]
+    layers, deep = shape.num_hidden_layers, max(fits, default=min(2, shape.num_hidden_layers))
+    few = max(1, deep // 4) if deep < layers else deep
+    way = (layers - few) / (deep - few) if deep > few else 1.0
+    one, other = (f"{SMALLEST}{GROWN}{shape.of_depth(depth).name}" for depth in (deep, few))
+    return Cut(one, other, way, f"{shape.name} with {deep} of {layers} layers" if deep < layers else shape.name)

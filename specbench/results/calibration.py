@@ -1,6 +1,7 @@
-"""The results of `specbench calibrate`, with derived values: v, c, the free width, the best K for an α."""
+"""The results of `specbench calibrate`, with derived values: v, c, the free width, the best K for an α. The costs that
+`specbench predict --hardware` calculates or extrapolates have the same form."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median, quantiles
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from specbench.theory import optimum
+from specbench.theory.formulas import expected_tokens
 from specbench.theory.optimum import Costs
+from specbench.theory.roofline import Engine, Reads
 from specbench.wording import ranges
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -31,7 +34,7 @@ class Point:
     v: float
 
 
-def points_of(model: str, context: int, seconds: dict[int, Sequence[float]]) -> tuple[Point, ...]:
+def points_of(model: str, context: int, seconds: Mapping[int, Sequence[float]]) -> tuple[Point, ...]:
     """The points of one model from the seconds of every call, by width; width 1 is required."""
     alone = median(seconds[1])
     found = []
@@ -99,6 +102,54 @@ class AtContext:
                 {"context": self.context, "alpha": alpha, "best_k": k, "speedup": speedup, "near_best": ranges(near)}
             )
         return found
+
+    def forecast(self, alphas: Sequence[float], ks: Sequence[int], rows: int = 1) -> list[dict[str, Any]]:
+        """For every α the best of some K (0: none pays), with its costs in the columns of a run, and tokens per second
+        of `rows` sequences together. ks: at most the widest pass less one."""
+        costs, rounds, found = self.costs(), self.rounds(), []
+        passes = (1.0, *(1 + (verify - 1) * self.step / self.target[0].milliseconds for verify in costs.verify[1:]))
+        for alpha in alphas:
+            k = max(ks, key=lambda k: expected_tokens(alpha, k) / rounds[k])
+            tokens, c = expected_tokens(alpha, k), (costs.first + max(k - 1, 0) * costs.later) / max(k, 1)
+            baseline, speedup = 1000 * rows / self.step, tokens / rounds[k]
+            found.append(
+                {
+                    "context": self.context, "alpha": alpha, "k": k, "speedup": speedup,
+                    "tokens_per_second": speedup * baseline, "baseline_tokens_per_second": baseline,
+                    "baseline_step_ms": self.step, "draft_token_ms": c * self.step, "tokens_per_round": tokens,
+                    "c": c, "v": passes[k], "overhead": rounds[k] - k * c - passes[k],
+                }
+            )  # fmt: skip
+        return found
+
+
+def calculated(engine: Engine, target: Reads, draft: Reads, context: int, k: int) -> AtContext:
+    """The costs of rounds with up to k drafted tokens by a roofline, in the form of measured ones."""
+    alone, step, token = engine.alone(target, context), engine.step(target, context), engine.draft(draft, context)
+    passes = {1: [alone], **{n: [engine.verify(target, context, n)] for n in range(2, k + 2)}}
+    rest = (engine.rest() - (step - alone)) / step  # a baseline step has a part outside its pass, too
+    drafts = points_of("draft", context, {1: [token], 2: [2 * token]})
+    return AtContext(context, 1000 * step, rest, points_of("target", context, passes), drafts)
+
+
+def extrapolated(shallow: AtContext, deep: AtContext, target: float, draft: float) -> AtContext:
+    """The costs of a deeper pair from those of two with fewer layers, measured alike: time is linear in layers.
+
+    target, draft: (layers − layers of the shallow one) ÷ (those of the deep one − those of the shallow one); 1 for
+    the deep one itself.
+    """
+
+    def points(few: Sequence[Point], many: Sequence[Point], way: float) -> tuple[Point, ...]:
+        found = {b.width: [further(a.milliseconds, b.milliseconds, way) / 1000] for a, b in zip(few, many, strict=True)}
+        return points_of(many[0].model, deep.context, found)
+
+    def further(few: float, many: float, way: float) -> float:
+        return max(many, few + way * (many - few))  # noise must not make more layers faster
+
+    step = further(shallow.step, deep.step, target)
+    rest = deep.overhead * deep.step / step  # acceptance and the host do not depend on layers
+    targets, drafts = points(shallow.target, deep.target, target), points(shallow.draft, deep.draft, draft)
+    return AtContext(deep.context, step, rest, targets, drafts)
 
 
 @dataclass(frozen=True)

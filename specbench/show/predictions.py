@@ -1,13 +1,15 @@
 """Predictions as tables, with the measurements of a run if given. Loads nothing heavy before it prints."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, fields
+from typing import Any
 
 import typer
 
 from specbench.judge.predictions import Measured, Prediction
 from specbench.show.text import Format, Numbers, Records, print_data
 from specbench.theory import formulas, optimum
+from specbench.wording import grouped, tokens_said
 
 NOTE = (
     "The formula assumes one alpha for all positions, a verify pass as cheap as one decode step (v = 1) and no "
@@ -15,6 +17,47 @@ NOTE = (
     "overhead dominates (tiny models), or c was taken at another context length or batch size. A run measures these "
     "terms; --from-run puts them in."
 )
+
+FORECAST = (
+    "Every position has the same alpha here, and its value is an assumption until a run measures it (specbench run). "
+    "Texts end in the middle of rounds, and prompts are read before: both are not in these numbers."
+)
+
+
+def print_forecast(basis: str, rows: Records, style: Format) -> None:
+    """The costs of a round by tier and context, and the best K for every alpha."""
+    print_tables(rows, forecast_tables(basis, rows), style, f"note: {basis}. {FORECAST}")
+
+
+def forecast_tables(basis: str, rows: Records) -> list[Numbers]:
+    """Costs are those at the best K of the highest alpha."""
+    levels = list(grouped(rows, lambda row: (row["tier"], row["batch"], row["context"])))
+    keys = ("tier", "context", "batch")
+    costs = ("baseline_tokens_per_second", "baseline_step_ms", "draft_token_ms", "c", "v", "overhead")
+    highest = [max(some, key=lambda row: row["alpha"]) for some in levels]
+    lines = [(*level_of(row), str(row["k"]), *(short(row[name]) for name in costs)) for row in highest]
+    header = (*keys, "K", "baseline tokens/s", "step ms", "drafted token ms", "c", "v", "overhead")
+    choices = [(*level_of(some[0]), *map(choice, some)) for some in levels]
+    alphas = [f"alpha {row['alpha']:g}" for row in levels[0]]
+    title = f"{rows[0]['hardware']}: costs of a round, {basis}"
+    return [
+        Numbers(title, header, lines, keys=3),
+        Numbers("best K and speedup", (*keys, *alphas), choices, keys=3),
+    ]
+
+
+def level_of(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return str(row["tier"]), tokens_said(row["context"]), str(row["batch"])
+
+
+def choice(row: Mapping[str, Any]) -> str:
+    """The best K with its speedup; a dash if none pays."""
+    return f"K{row['k']} {row['speedup']:.2f}×" if row["k"] else "–"
+
+
+def short(value: float) -> str:
+    """Three digits, and all before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.3f}"
 
 
 def print_predictions(groups: Sequence[list[Prediction]], style: Format) -> None:
