@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 # Spans in the trace of a server request: from its arrival to the first and the last piece of its answer, its
 # equal part of the seconds of its turn, and its wait in the queue, if any.
 FIRST_PIECE, LAST_PIECE, TURN_PART, HELD = "request/first", "request/last", "request/turn", "request/held"
+UNREPORTED = "not reported"  # the source of a trace whose rounds are unknown: every token counts as one
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,29 @@ def acceptance_by_position(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:
     return tuple(
         ratio(sum(r.accepted >= i for r in rounds), sum(r.reached >= i for r in rounds)) for i in range(1, longest + 1)
     )
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How much rounds with a draft accepted. mean: 1 + accepted ÷ rounds; by_request: the mean of that over requests.
+
+    histogram[j]: rounds that accepted exactly j levels; joint[i]: the share that accepted at least i + 1.
+    """
+
+    mean: float
+    by_request: float
+    histogram: tuple[int, ...]
+    joint: tuple[float, ...]
+
+
+def lengths(requests: Sequence[Sequence[RoundCounts]]) -> Lengths:
+    """The acceptance lengths of some requests by their rounds; NaN and empty without a round with a draft."""
+    drafted = [[r.accepted for r in rounds if r.drafted] for rounds in requests]
+    every = [accepted for some in drafted for accepted in some]
+    means = [1 + sum(some) / len(some) for some in drafted if some]
+    histogram = tuple(every.count(j) for j in range(max(every, default=-1) + 1))
+    joint = tuple(sum(histogram[i:]) / len(every) for i in range(1, len(histogram)))
+    return Lengths(1 + ratio(sum(every), len(every)), ratio(math.fsum(means), len(means)), histogram, joint)
 
 
 def overlap_by_level(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:

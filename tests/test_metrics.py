@@ -27,6 +27,7 @@ from specbench.metrics import (
     Trace,
     acceptance,
     acceptance_by_position,
+    lengths,
     overlap_by_level,
     speedup_of_totals,
 )
@@ -406,3 +407,18 @@ def test_a_null_clock_measures_nothing() -> None:
     clock.under("draft").lap("first")
     clock.lap("draft")
     assert clock.stop() == (0.0, {})
+
+
+def test_lengths_count_rounds_with_a_draft_alone() -> None:
+    def drafted(accepted: int) -> RoundCounts:
+        return RoundCounts(3, min(accepted + 1, 3), accepted, accepted + 1, ())
+
+    step = RoundCounts(0, 0, 0, 1, ())
+    requests = [[step, *(drafted(n) for n in (0, 0, 3))], [step, drafted(1), step], [step]]
+    found = lengths(requests)
+    assert found.mean == 1 + 4 / 4
+    assert found.by_request == (2 + 2) / 2
+    assert found.histogram == (2, 1, 0, 1)
+    assert found.joint == (0.5, 0.25, 0.25)
+    assert lengths([[step]]).histogram == ()
+    assert math.isnan(lengths([]).mean)

@@ -138,7 +138,8 @@ def named(spec: RunSpec) -> str:
 
 # --- result -----------------------------------------------------------------------------------------------------------
 
-WORDS = ("chosen", "gpu_throttle_reasons", "lossless")  # columns of `NUMBERS` that hold text
+# columns of `NUMBERS` that hold text
+WORDS = ("chosen", "gpu_throttle_reasons", "lossless", "rounds_by_accepted", "acceptance_joint", "acceptance_from")
 
 
 def frame_of(rows: Sequence[Row]) -> "pandas.DataFrame":

@@ -43,9 +43,12 @@ OUTPUTS = (*(f"{arm}{name}" for arm in ("", "baseline_") for name in BOTH),
            "alpha_outside_loops", "tokens_per_round_outside_loops", "draft_coverage")  # fmt: skip
 LEARNING = ("speedup_elsewhere", "speedup_elsewhere_low", "speedup_elsewhere_high", "update_share")
 STEADINESS = tuple(one.name for one in fields(Steadiness))
+ROUNDS = ("tokens_per_round", "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
+          "draft_hit_rate")  # fmt: skip  # unknown where a server does not report acceptance
+LENGTHS = ("acceptance_length", "acceptance_length_mean", "rounds_by_accepted", "acceptance_joint", "acceptance_from")
 NUMBERS = (
     "prompts", "draws", "turns", "turns_cut", "alpha", "alpha_low", "alpha_high", "alpha_tested",
-    "accepted_per_drafted", "tokens_per_round", "c", "v", "v_low", "v_high", "overhead", "baseline_step_ms",
+    "accepted_per_drafted", *LENGTHS, "tokens_per_round", "c", "v", "v_low", "v_high", "overhead", "baseline_step_ms",
     "round_ms", "round_draft_ms", "round_verify_ms", "round_accept_ms", "round_host_ms", "round_update_ms",
     "draft_token_ms", "draft_first_ms", "baseline_tokens_per_second", "tokens_per_second", "speedup", "speedup_low",
     "speedup_high", "speedup_geomean", "speedup_end_to_end", "break_even_batch", "rows_idle", "baseline_rows_idle",
@@ -73,6 +76,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         "draws": len(by_prompt(samples)),
         **turn_columns(samples),
         **acceptance_columns(samples, counts),
+        **length_columns(traces),
         **cost_columns(samples, baseline, method),
         **latency([s.baseline for s in samples], traces, rows),
         **served([s.baseline for s in samples], traces),
@@ -90,6 +94,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
         **explanation(samples, baseline, method, lookahead),
         **({} if learns(samples) else {"round_update_ms": None}),
+        **(dict.fromkeys(ROUNDS) if all(trace.source == metrics.UNREPORTED for trace in traces) else {}),
     }
 
 
@@ -117,6 +122,18 @@ def acceptance_columns(samples: Sequence[Sample], counts: metrics.Acceptance) ->
         "alpha_tested": counts.alpha_tested,
         "accepted_per_drafted": counts.accepted_per_drafted,
         "tokens_per_round": counts.tokens_per_round,
+    }
+
+
+def length_columns(traces: Sequence[Trace]) -> dict[str, Any]:
+    """How much rounds with a draft accepted, and where a server's counts come from."""
+    found = metrics.lengths([trace.rounds for trace in traces])
+    return {
+        "acceptance_length": found.mean,
+        "acceptance_length_mean": found.by_request,
+        "rounds_by_accepted": " ".join(map(str, found.histogram)),
+        "acceptance_joint": " ".join(f"{share:.4g}" for share in found.joint),
+        "acceptance_from": "; ".join(sorted({trace.source for trace in traces if trace.source})),
     }
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from specbench import metrics
+from specbench.backends.engines import acceptance
 from specbench.backends.engines.dialects import (
     DIALECTS,
     LARGEST,
@@ -216,6 +218,21 @@ def test_a_conversation_goes_on_with_the_answers_of_the_baseline(
                 assert (one["stop"], one["min_tokens"], one["return_token_ids"]) == (["END"], 2, True)
                 assert one["chat_template_kwargs"] == {"enable_thinking": False, "thinking": False}
         assert set(model.posted) == {"/v1/chat/completions"}
+
+
+@pytest.mark.parametrize(
+    ("tells", "source", "length"), [("record", acceptance.VLLM, "1.75"), ("", metrics.UNREPORTED, "")]
+)
+def test_a_row_says_where_acceptance_comes_from(
+    command: Command, stack: ExitStack, talks: Path, tells: Any, source: str, length: str
+) -> None:
+    found = run(command, stack, talks, drafting=Model(k=3, tells=tells), plain=Model())
+    assert found.code == 0, found.err
+    (row,) = found.table()
+    assert row["acceptance_from"] == source
+    assert row["acceptance_length"][:4] == length
+    assert bool(row["tokens_per_round"]) == bool(row["rounds"]) == bool(length)
+    assert float(row["speedup"]) > 0
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from specbench.backends.engines.dialects import (
     request_of,
 )
 from specbench.errors import ServerError, UsageError
-from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART, RoundCounts, Trace, seed_from
+from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART, UNREPORTED, RoundCounts, Trace, seed_from
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory.memory import Demand
 from specbench.wording import clean
@@ -56,7 +56,6 @@ OPEN = (
 A = TypeVar("A")
 GRACE = 1.0  # seconds for aborted requests to end
 NOT_REPORTED = "the server does not report acceptance: every token counts as a round"
-UNREPORTED = "not reported"
 COARSE = (TOTALS, MEAN)  # sources without rounds or drafted tokens: counters are better
 
 
