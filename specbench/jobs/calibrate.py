@@ -115,7 +115,7 @@ CPU = "extrapolated from layers measured on this machine ({})"
 REPEAT = 7
 WIDTHS = (1, 2, 3, 5, 9, 17, 33)  # of the passes measured here, as far as they are needed; others are interpolated
 Forecast = tuple[str, list[dict[str, Any]]]
-Level = tuple[str, int, AtContext]  # tier, batch, costs
+Level = tuple[dict[str, Any], AtContext]  # columns of its tier and batch, and its costs
 
 
 def forecast(hardware: str, cells: Sequence[RunSpec], alphas: Sequence[float], ks: Sequence[int]) -> Forecast:
@@ -124,9 +124,9 @@ def forecast(hardware: str, cells: Sequence[RunSpec], alphas: Sequence[float], k
         raise UsageError("--k 0 drafts nothing: give a K of 1 or more")
     basis, levels = measured_here(cells, max(ks)) if hardware == "cpu" else calculated_for(hardware, cells, max(ks))
     rows = [
-        {"hardware": hardware, "tier": tier, "batch": batch, **row, "basis": basis}
-        for tier, batch, level in levels
-        for row in level.forecast(alphas, ks, batch)
+        {"hardware": hardware, **about, **row, "basis": basis}
+        for about, level in levels
+        for row in level.forecast(alphas, ks, about["batch"])
     ]
     return basis, rows
 
@@ -135,10 +135,12 @@ def calculated_for(gpu: str, cells: Sequence[RunSpec], k: int) -> tuple[str, lis
     """The basis, and the calculated costs of every cell on a GPU; `auto` is the tier that a run would take there."""
     engines = [Engine.of(gpu, "graph" if spec.tier == "auto" else spec.tier, spec.batch) for spec in cells]
     sizes = sizes_of(cells[0])
-    levels = [
-        (engine.tier, spec.batch, calculated(engine, *sizes, spec.context or QUICK_CONTEXT, k))
-        for engine, spec in zip(engines, cells, strict=True)
-    ]
+    levels = list[Level]()
+    for engine, spec in zip(engines, cells, strict=True):
+        context = spec.context or QUICK_CONTEXT
+        unmasked, masked = (1000 * engine.attention(sizes[0], context, masked=m) for m in (False, True))
+        about = {"tier": engine.tier, "batch": spec.batch, "attention_ms": masked, "attention_unmasked_ms": unmasked}
+        levels.append((about, calculated(engine, *sizes, context, k)))
     return GPU.format(engines[0].gpu.title), levels
 
 
@@ -161,7 +163,7 @@ def measured_here(cells: Sequence[RunSpec], k: int) -> tuple[str, list[Level]]:
         if (target.shallow, draft.shallow) != (target.deep, draft.deep):
             _, few = timed(given.with_(target=target.shallow, draft=draft.shallow), contexts, widths)
             found = [extrapolated(*both, target.way, draft.way) for both in zip(few, deep, strict=True)]
-        levels += [(name, 1, level) for level in found]
+        levels += [({"tier": name, "batch": 1}, level) for level in found]
     return CPU.format(f"target {target.words}, draft {draft.words}"), levels
 
 

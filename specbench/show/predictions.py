@@ -23,6 +23,12 @@ FORECAST = (
     "Texts end in the middle of rounds, and prompts are read before: both are not in these numbers."
 )
 
+COSTS = {
+    "baseline_tokens_per_second": "baseline tokens/s", "baseline_step_ms": "step ms", "attention_ms": "attention ms",
+    "attention_unmasked_ms": "without mask", "draft_token_ms": "drafted token ms", "c": "c", "v": "v",
+    "overhead": "overhead",
+}  # fmt: skip
+
 
 def print_forecast(basis: str, rows: Records, style: Format) -> None:
     """The costs of a round by tier and context, and the best K for every alpha."""
@@ -33,10 +39,10 @@ def forecast_tables(basis: str, rows: Records) -> list[Numbers]:
     """Costs are those at the best K of the highest alpha."""
     levels = list(grouped(rows, lambda row: (row["tier"], row["batch"], row["context"])))
     keys = ("tier", "context", "batch")
-    costs = ("baseline_tokens_per_second", "baseline_step_ms", "draft_token_ms", "c", "v", "overhead")
+    costs = {name: words for name, words in COSTS.items() if name in rows[0]}
     highest = [max(some, key=lambda row: row["alpha"]) for some in levels]
     lines = [(*level_of(row), str(row["k"]), *(short(row[name]) for name in costs)) for row in highest]
-    header = (*keys, "K", "baseline tokens/s", "step ms", "drafted token ms", "c", "v", "overhead")
+    header = (*keys, "K", *costs.values())
     choices = [(*level_of(some[0]), *map(choice, some)) for some in levels]
     alphas = [f"alpha {row['alpha']:g}" for row in levels[0]]
     title = f"{rows[0]['hardware']}: costs of a round, {basis}"

@@ -41,6 +41,8 @@ def test_a_named_pair_is_predicted_from_its_shapes_without_weights_and_hub(comma
     engine = Engine.of("h100", "graph")
     assert float(row["baseline_step_ms"]) == pytest.approx(1000 * engine.step(TARGET, 512), rel=1e-4)  # norms
     assert float(row["c"]) == pytest.approx(engine.draft(DRAFT, 512) / engine.step(TARGET, 512), rel=1e-3)
+    assert float(row["attention_ms"]) == 1000 * engine.attention(TARGET, 512, masked=True)
+    assert float(row["attention_unmasked_ms"]) == 1000 * engine.attention(TARGET, 512, masked=False)
     assert (row["hardware"], row["tier"], row["batch"], row["k"]) == ("h100", "graph", "1", "4")
     assert row["basis"] == "calculated from constants and shapes; never compared with a real NVIDIA H100 SXM"
 
