@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
+import httpcore2
 import pytest
 
 from specbench.backends import choose
@@ -163,7 +164,7 @@ def test_what_a_server_does_wrong_is_one_line(stack: ExitStack, monkeypatch: pyt
 
 OK = b"HTTP/1.1 200 OK\r\n"
 STREAM = OK + b"Content-Type: text/event-stream\r\n\r\n"
-CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+CHUNKED = OK + b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 PIECE = b'data: {"choices": [{"text": "a"}]}\n\n'
 
 
@@ -189,7 +190,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        lambda: drip(OK + b"\r\n", b"x"),
+        lambda: drip(STREAM, b"x"),
         lambda: drip(OK, b"X-Name: value\r\n"),
         lambda: drip(OK + b"X-Name: ", b"x"),
         lambda: drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
@@ -217,7 +218,7 @@ def ask_for(path: str, url: str) -> object:
         ("/v1/models", lambda: flood(OK + b"\r\n", b"x" * 65536), "answer is longer than 65536 bytes"),
         ("/v1/models", lambda: flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 999), "answer is longer than 65536"),
         ("/v1/models", lambda: [OK + b"\r\n" + b"[" * 50_000], "the server answered 200"),
-        ("/v1/models", lambda: [OK + b"Content-Length: 99999999999999999999999\r\n\r\n?"], "the server answered 200"),
+        ("/v1/models", lambda: [OK + b"Content-Length: 99999999999999999999999\r\n\r\n?"], "the connection was lost"),
         ("/v1/models", lambda: [CHUNKED + b"-5\r\nx"], "the connection was lost"),
         ("/v1/completions", lambda: drip(STREAM, b": ping\n\n"), "silent for 0.4 seconds"),
         ("/v1/completions", lambda: drip(STREAM + b"data: ", b"a"), "silent for 0.4 seconds"),
@@ -353,12 +354,76 @@ def test_a_url_may_end_as_clients_of_openai_write_it() -> None:
     [
         ("http://[::1]", ("::1", 80)),
         ("https://[fe80::1%25eth0]/", ("fe80::1%eth0", 443)),
-        ("http://b\u00fccher.example:8000/v1", ("b\u00fccher.example", 8000)),
+        ("http://b\u00fccher.example:8000/v1", ("xn--bcher-kva.example", 8000)),
     ],
 )
-def test_a_url_may_name_any_host(url: str, where: tuple[str, int]) -> None:
-    connection = Client(url)._connect(1.0)
-    assert (connection.host, connection.port) == where
+def test_a_url_may_name_any_host(monkeypatch: pytest.MonkeyPatch, url: str, where: tuple[str, int]) -> None:
+    found = []
+
+    def connect(_: Any, host: str, port: int, **how: Any) -> Any:
+        found.append((host, port))
+        raise httpcore2.ConnectError("refused")
+
+    monkeypatch.setattr(httpcore2.SyncBackend, "connect_tcp", connect)
+    with pytest.raises(ServerError, match=r"no server is there \(refused\)"):
+        Client(url).models()
+    assert found == [where]
+
+
+def test_proxies_are_those_of_the_environment(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy = Model(name="behind")
+    monkeypatch.setenv("http_proxy", stack.enter_context(serving(proxy)))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    client.connections.cache_clear()
+    stack.callback(client.connections.cache_clear)
+    with serving(Model()) as near:
+        assert Client(near).models() == [{"id": "tiny"}]
+    with pytest.raises(ServerError, match="answered 404"):  # it is asked for the whole URL, as proxies are
+        Client("http://far.example").models()
+    assert proxy.paths == ["http://far.example/v1/models"]
+
+
+def test_what_a_certificate_does_not_prove_is_one_line(stack: ExitStack) -> None:
+    url = stack.enter_context(serving(Model())).replace("http:", "https:")  # it answers without TLS
+    with pytest.raises(ServerError, match=r"no server is there|connection was lost") as refused:
+        Client(url).models()
+    assert "\n" not in str(refused.value)
+
+
+PINGS = b': keep-alive\n\nevent: trtllm.perf_metrics\ndata: {"kv": 1}\n\n'
+MERGED = STREAM + PIECE + PINGS + PIECE + PIECE.replace(b"\n\n", b"\r\n\r\n")
+LAST = b'data: {"choices": [], "usage": {"completion_tokens": 3}}\n\ndata: [DONE]\n\n'
+
+
+def test_pings_named_events_and_merged_chunks_are_no_pieces() -> None:
+    with serving(Model(raw={"/v1/completions": lambda: [MERGED + LAST]})) as url:
+        answer = ask_for("/v1/completions", url)
+    assert isinstance(answer, Answer)
+    assert (answer.text, len(answer.arrived)) == ("aaa", 3)
+
+
+@pytest.mark.parametrize(
+    ("start", "line"),
+    [
+        (STREAM.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n"), "a compressed answer"),
+        (OK + b"Content-Type: text/html\r\n\r\n", "does not stream its answers.*text/html"),
+    ],
+)
+def test_what_is_no_stream_of_text_is_one_line(start: bytes, line: str) -> None:
+    with (
+        serving(Model(raw={"/v1/completions": lambda: [start + PIECE]})) as url,
+        pytest.raises(ServerError, match=line),
+    ):
+        ask_for("/v1/completions", url)
+
+
+def test_two_hundred_streams_are_read_at_once(stack: ExitStack) -> None:
+    drafting = Model(k=3, tells="record", together=Barrier(200))
+    spec = spec_of(stack, drafting, batch=200, max_new_tokens=4)
+    engine = choose.backend_for([spec])
+    traces = engine.prepare(spec, 9)([engine.encode("once upon")] * 200, list(range(200)))
+    assert drafting.most == 200
+    assert {trace.tokens for trace in traces} == {pieces("once", 4)}
 
 
 # --- from the command line --------------------------------------------------------------------------------------------

@@ -202,7 +202,7 @@ def text_of(prompt: str, new: int) -> list[str]:
 class Patient(ThreadingHTTPServer):
     """Lets as many wait as a test asks at once: five, which is usual, and a busy machine resets the others."""
 
-    request_queue_size = 128
+    request_queue_size = 256
 
 
 @contextmanager

@@ -1,22 +1,22 @@
-"""An HTTP client of a model server: its models, one streamed answer at a time, and its counters.
+"""An HTTP client of a model server: its models, one streamed answer at a time, and its counters."""
 
-It uses only the standard library: client packages rename their functions from version to version.
-"""
-
-import http.client
-import io
 import json
 import math
 import os
 import re
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from http import HTTPStatus
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
+
+import httpcore2
+import httpx2
 
 from specbench.backends.engines.acceptance import Counters, counters_in
 from specbench.backends.engines.dialects import UNKNOWN, Answer, Dialect, answer_of
@@ -24,6 +24,8 @@ from specbench.errors import ServerError, UsageError
 from specbench.wording import clean
 
 KEY = "OPENAI_API_KEY"
+PATH = re.compile("[!-~]*")  # of a URL
+HOST = re.compile(r"[^%\s]+(%25\w+)?")  # of a URL, with the scope of an IPv6 address
 STALL = 60.0  # seconds without new data after which a request is given up
 SLOWEST = 10.0  # maximum seconds per token: an answer may take this for each of its tokens, plus STALL
 PAGE_SECONDS = 10.0  # of /v1/models and /metrics
@@ -52,78 +54,139 @@ class Bounds:
     stall: float = math.inf
 
 
-class Wire(io.RawIOBase):
-    """A connection whose answer is read within bounds. Raises BeyondError.
+class Watch:
+    """One answer that is read within bounds, and can be aborted by another thread."""
 
-    http.client reads status, headers and chunks itself: this object replaces its socket, so that every byte is counted.
-    """
-
-    def __init__(self, connection: socket.socket, bounds: Bounds) -> None:
-        self.connection, self.bounds = connection, bounds
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
         self.ends, self.left = time.monotonic() + bounds.seconds, bounds.size
+        self.stream: httpcore2.NetworkStream | None = None
+        self.over = False
         self.heard()
 
     def heard(self) -> None:
         """Record that a piece of the answer has arrived."""
         self.stalls = time.monotonic() + self.bounds.stall
 
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self)
+    def seconds(self, stream: httpcore2.NetworkStream) -> float:
+        """The time that is left for the next part, on this connection: data that has already arrived is still read."""
+        self.stream = stream
+        if self.over:
+            raise ConnectionAbortedError("the answer is no longer needed")
+        return max(min(self.ends, self.stalls) - time.monotonic(), 1e-6)
 
-    def sendall(self, data: bytes) -> None:
-        self.connection.sendall(data)
+    def late(self) -> BeyondError:
+        """The error of an answer whose time is over."""
+        if self.stalls < self.ends:
+            return BeyondError(f"the server has been silent for {self.bounds.stall:g} seconds")
+        return BeyondError(f"the server has not ended its answer in {self.bounds.seconds:g} seconds")
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        left = min(self.ends, self.stalls) - time.monotonic()
-        self.connection.settimeout(max(left, 1e-6))  # data that has already arrived is still read
-        try:
-            found = self.connection.recv_into(buffer)
-        except TimeoutError:
-            if self.stalls < self.ends:
-                raise BeyondError(f"the server has been silent for {self.bounds.stall:g} seconds") from None
-            raise BeyondError(f"the server has not ended its answer in {self.bounds.seconds:g} seconds") from None
-        self.left -= found
+    def count(self, size: int) -> None:
+        """Count bytes that have arrived. Raises BeyondError."""
+        self.left -= size
         if self.left < 0:
             raise BeyondError(f"the server's answer is longer than {self.bounds.size} bytes")
-        return found
-
-    def close(self) -> None:
-        """Do nothing: http.client closes its socket before it reads the answer. `Lines` ends the connection."""
 
     def hang_up(self) -> None:
         """Abort the answer for whichever thread reads it."""
-        with suppress(OSError):
-            socket.socket.shutdown(self.connection, socket.SHUT_RDWR)
+        self.over = True
+        if self.stream is not None:
+            with suppress(OSError):
+                socket.socket.shutdown(self.stream.get_extra_info("socket"), socket.SHUT_RDWR)
+
+
+WATCH: ContextVar[Watch] = ContextVar("watch")  # of the answer that this thread reads
+
+
+class Watched(httpcore2.NetworkStream):
+    """A connection whose bytes are counted, headers included, by the watch of the answer that is read."""
+
+    def __init__(self, stream: httpcore2.NetworkStream) -> None:
+        self.stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        watch = WATCH.get()
+        try:
+            found = self.stream.read(max_bytes, watch.seconds(self.stream))
+        except httpcore2.ReadTimeout:
+            raise watch.late() from None
+        watch.count(len(found))
+        return found
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        watch = WATCH.get()
+        try:
+            self.stream.write(buffer, watch.seconds(self.stream))
+        except httpcore2.WriteTimeout:
+            raise watch.late() from None
+
+    def close(self) -> None:
+        self.stream.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.NetworkStream:
+        return Watched(self.stream.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self.stream.get_extra_info(info)
+
+
+class Network(httpcore2.SyncBackend):
+    """Connections that are watched."""
+
+    def connect_tcp(self, host: str, *where: Any, **how: Any) -> httpcore2.NetworkStream:
+        return Watched(super().connect_tcp(host.replace("%25", "%"), *where, **how))  # the scope of an IPv6 address
+
+
+@cache
+def connections(own: bool = False) -> httpx2.Client:
+    """The client of this process: proxies and certificates as the environment names them, but none for a server of
+    ours. Every request has a connection of its own, so that none waits for another or meets a closed one.
+
+    httpx2 comes with huggingface_hub, and has TLS, proxies and server-sent events. Its timeouts are for single reads:
+    an answer that drips would never end. So its connections are watched.
+    """
+    client = httpx2.Client(
+        trust_env=not own, limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+        headers={"Accept-Encoding": "identity"},
+    )  # fmt: skip
+    for transport in (client._transport, *client._mounts.values()):
+        if isinstance(transport, httpx2.HTTPTransport):
+            transport._pool._network_backend = Network()
+    return client
 
 
 class Lines:
-    """Open connections, which can all be aborted at once when their answers are no longer needed."""
+    """Answers under way, which can all be aborted at once when they are no longer needed."""
 
     def __init__(self) -> None:
-        self._open: set[Wire] = set()
+        self._open: set[Watch] = set()
         self._over = False
 
     @contextmanager
-    def open(self, connection: http.client.HTTPConnection, bounds: Bounds) -> Iterator[Wire]:
-        """Connect for one answer. Raises OSError."""
-        with ExitStack() as ends:
-            ends.callback(connection.close)
-            connection.connect()
-            connection.sock = wire = Wire(ends.enter_context(connection.sock), bounds)
-            ends.callback(self._open.discard, wire)
-            self._open.add(wire)
-            if self._over:
-                wire.hang_up()
-            yield wire
+    def ask(
+        self, request: httpx2.Request, bounds: Bounds, client: httpx2.Client
+    ) -> Iterator[tuple[httpx2.Response, Watch]]:
+        """The start of an answer. Raises OSError or httpx2.HTTPError."""
+        watch = Watch(bounds)
+        watch.over = self._over
+        self._open.add(watch)
+        before = WATCH.set(watch)
+        try:
+            with closing(client.send(request, stream=True)) as response:
+                if response.headers.get("content-encoding", "identity") != "identity":
+                    raise httpx2.DecodingError("a compressed answer, which was not requested", request=request)
+                yield response, watch
+        finally:
+            WATCH.reset(before)
+            self._open.discard(watch)
 
     def hang_up(self) -> None:
         """Abort every open answer, and those that have not begun."""
         self._over = True
-        for wire in list(self._open):
-            wire.hang_up()
+        for watch in list(self._open):
+            watch.hang_up()
 
 
 @dataclass(frozen=True)
@@ -179,73 +242,60 @@ class Client:
         most = int(request["max_tokens"])
         bounds = Bounds(STALL + SLOWEST * most, LONGEST + EVENT * most, STALL)
         body = json.dumps({**request, "stream": True, "stream_options": {"include_usage": True}})
-        began = time.perf_counter()
         path = "/v1/chat/completions" if "messages" in request else "/v1/completions"
-        with self._answer("POST", path, bounds, body) as (response, wire):
-            if response.status != HTTPStatus.OK:
-                self._wrong(response.status, response.read(LONGEST).decode(errors="replace"), response)
-            return answer_of(events(response, wire.heard), began, self.url, most)
+        began = time.perf_counter()
+        with self._answer("POST", path, bounds, body) as (response, watch):
+            if response.status_code != HTTPStatus.OK:
+                self._wrong(response.status_code, whole(response), response)
+            return answer_of(events(response, watch.heard), began, self.url, most)
 
     def _read(self, path: str) -> tuple[int, str]:
         with self._answer("GET", path, Bounds(PAGE_SECONDS, PAGE)) as (response, _):
-            return response.status, response.read(PAGE).decode(errors="replace")
+            return response.status_code, whole(response)
 
     @contextmanager
     def _answer(
         self, method: str, path: str, bounds: Bounds, body: str | None = None
-    ) -> Iterator[tuple[http.client.HTTPResponse, Wire]]:
+    ) -> Iterator[tuple[httpx2.Response, Watch]]:
         """The start of an answer. ServerError for any failure."""
-        silence = min(bounds.seconds, bounds.stall)
-        connection = self._connect(silence)
-        try:
-            with self.lines.open(connection, bounds) as wire:
-                response = self._ask(connection, method, path, body)
-                try:
-                    yield response, wire
-                except (OverflowError, ValueError) as error:  # malformed or oversized chunk lengths
-                    raise self._lost(error, silence) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise self._lost(error, silence) from error
-
-    def _connect(self, seconds: float) -> http.client.HTTPConnection:
-        kinds: dict[str, tuple[type[http.client.HTTPConnection], int]] = {
-            "http": (http.client.HTTPConnection, http.client.HTTP_PORT),
-            "https": (http.client.HTTPSConnection, http.client.HTTPS_PORT),
-        }
-        try:
-            parts = urlsplit(self.root)
-            kind, port = kinds[parts.scheme]
-            host = (parts.hostname or "").replace("%25", "%")  # the scope separator of an IPv6 address
-            if not host.encode("idna") or not re.fullmatch("[!-~]*", parts.path):
-                raise ValueError
-            return kind(host, port if parts.port is None else parts.port, timeout=seconds)
-        except (ValueError, KeyError, http.client.InvalidURL):  # malformed host or port
-            wrong = f"--url {clean(self.url)!r} is not the URL of a server: write it like http://localhost:8000"
-            raise UsageError(wrong) from None
-
-    def _ask(
-        self, connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None
-    ) -> http.client.HTTPResponse:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if key := api_key():
             headers["Authorization"] = f"Bearer {key}"
-        connection.request(method, urlsplit(self.root).path + path, body, headers)
-        return connection.getresponse()
+        silence = min(bounds.seconds, bounds.stall)
+        request = httpx2.Request(method, self._place(path), headers=headers, content=body,
+                                 extensions={"timeout": httpx2.Timeout(silence).as_dict()})  # fmt: skip
+        try:
+            with self.lines.ask(request, bounds, connections()) as found:
+                yield found
+        except (OSError, httpx2.HTTPError) as error:
+            raise self._lost(error, silence) from error
+
+    def _place(self, path: str) -> httpx2.URL:
+        """The URL of a page."""
+        with suppress(httpx2.InvalidURL, UnicodeError):  # a malformed host or port
+            url = httpx2.URL(self.root)
+            known = url.scheme in ("http", "https") and (url.port or 1) < 1 << 16 and PATH.fullmatch(url.path)
+            if known and HOST.fullmatch(url.host) and url.host.partition("%")[0].encode("idna"):
+                return url.copy_with(path=f"{url.path.rstrip('/')}{path}")
+        wrong = f"--url {clean(self.url)!r} is not the URL of a server: write it like http://localhost:8000"
+        raise UsageError(wrong)
 
     def _lost(self, error: Exception, seconds: float) -> ServerError:
         """The error of a connection that broke or could not be opened."""
         if isinstance(error, BeyondError):
             return ServerError(f"{self.url}: {error}: see the server's log")
-        if isinstance(error, TimeoutError):
+        if isinstance(error, httpx2.TimeoutException):
             return ServerError(f"{self.url}: the server has been silent for {seconds:g} seconds: see the server's log")
         said = clean(str(error) or type(error).__name__)
-        if isinstance(error, ConnectionRefusedError | socket.gaierror):
+        if isinstance(error, httpx2.SSEError):
+            return ServerError(f"{self.url}: it does not stream its answers ({said}): is this another API?")
+        if isinstance(error, httpx2.ConnectError | httpx2.ProxyError):
             return ServerError(f"{self.url}: no server is there ({said}): start it, or name another --url")
         return ServerError(f"{self.url}: the connection was lost ({said}): see the server's log")
 
-    def _wrong(self, status: int, body: str, response: http.client.HTTPResponse | None = None) -> NoReturn:
+    def _wrong(self, status: int, body: str, response: httpx2.Response | None = None) -> NoReturn:
         """Raise ServerError for an unusable answer."""
-        after = response.getheader("Retry-After") if response else None
+        after = response.headers.get("Retry-After") if response else None
         wait = f"; it requests a wait of {clean(after)} seconds" if after else ""
         advice = ADVICE.get(status, "see the server's log")
         raise ServerError(f"{self.url}: the server answered {status} ({clean(body, 200)}){wait}: {advice}")
@@ -259,10 +309,17 @@ def api_key() -> str:
     return key
 
 
-def events(response: http.client.HTTPResponse, heard: Callable[[], None]) -> Iterator[str]:
-    """The data of a stream of server-sent events; `heard` is called for each event."""
-    while line := response.readline(LONGEST):
-        text = line.decode(errors="replace").strip()
-        if text.startswith("data:"):
+def whole(response: httpx2.Response) -> str:
+    """An answer as text; its bounds limit its size."""
+    return b"".join(response.iter_raw()).decode(errors="replace")
+
+
+def events(response: httpx2.Response, heard: Callable[[], None]) -> Iterator[str]:
+    """The data of a stream of server-sent events; `heard` is called for each event.
+
+    Named events, such as TensorRT-LLM's trtllm.perf_metrics, are no part of the answer, but for errors.
+    """
+    for event in httpx2.EventSource(response, max_event_size=None):  # the bounds of the answer limit its size
+        if event.event in ("message", "error") and event.data:
             heard()
-            yield text.removeprefix("data:").strip()
+            yield event.data.strip()

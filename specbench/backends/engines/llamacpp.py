@@ -1,6 +1,5 @@
 """llama-server on a local port, one process per arm, queried over HTTP with token ids."""
 
-import http.client
 import json
 import os
 import signal
@@ -16,13 +15,14 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
+import httpx2
 import torch
 
 from specbench.backends.base import drafting, parts_of, refuse_settings
 from specbench.backends.checked import CheckedPair
 from specbench.backends.engines import guard
 from specbench.backends.engines.acceptance import spread
-from specbench.backends.engines.client import Bounds, Lines
+from specbench.backends.engines.client import Bounds, Lines, connections, whole
 from specbench.backends.engines.external import Apart, Decoded, Finished, Request, Start, files_of, opened, refuse_ours
 from specbench.backends.engines.install import LLAMA_CPP, libraries, llama_server, llama_version
 from specbench.backends.engines.process import PATIENCE, ending, reason
@@ -109,7 +109,7 @@ class Server:
         """Wait until it answers. UnusableModelError if it ends before, or takes longer."""
         until = time.monotonic() + seconds
         while self.process.poll() is None and time.monotonic() < until:
-            with suppress(OSError, http.client.HTTPException):
+            with suppress(OSError, httpx2.HTTPError):
                 status, _ = self._ask(Lines(), seconds, "GET", "/health")
                 if status == HTTPStatus.OK:
                     return
@@ -143,18 +143,19 @@ class Server:
         began = time.perf_counter()
         try:
             status, text = self._ask(lines, self.patience, "POST", "/completion", json.dumps(body))
-        except (OSError, http.client.HTTPException, ValueError, OverflowError) as error:
+        except (OSError, httpx2.HTTPError) as error:
             raise self._lost(str(error) or type(error).__name__) from error
         if status != HTTPStatus.OK:
             raise UnusableModelError(f"{LLAMA_CPP}: its server answered {status} ({clean(text, 200)})")
         return finished(text, time.perf_counter() - began)
 
     def _ask(self, lines: Lines, seconds: float, method: str, path: str, body: str | None = None) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
-        with lines.open(connection, Bounds(seconds, LARGEST)):
-            connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
-            response = connection.getresponse()
-            return response.status, response.read(LARGEST).decode(errors="replace")
+        request = httpx2.Request(
+            method, f"http://127.0.0.1:{self.port}{path}", content=body, headers={"Content-Type": "application/json"},
+            extensions={"timeout": httpx2.Timeout(seconds).as_dict()},
+        )  # fmt: skip
+        with lines.ask(request, Bounds(seconds, LARGEST), connections(own=True)) as (response, _):
+            return response.status_code, whole(response)
 
     def _lost(self, why: str) -> UnusableModelError:
         """The error, in one line, of a server that does not answer."""
