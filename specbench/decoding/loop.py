@@ -135,29 +135,29 @@ def keep_rows(q: Tensor, step: Step, offset: Tensor) -> None:
 def commit(context: Context, draft: Draft, verdict: Verdict) -> Round:
     """Append the accepted path and the token after it, cut at the first EOS (inclusive) and at `context.last`."""
     depth = verdict.path.shape[1]
-    levels = constant(tuple(range(depth + 1)), context.seq.device)
+    lengths = constant(tuple(range(1, depth + 2)), context.seq.device)
     block = verdict.token.unsqueeze(1)
     if depth:
-        path = draft.tree.ids.gather(1, verdict.path.clamp_min(0))
-        block = torch.cat([path, block], 1).scatter(1, verdict.accepted.unsqueeze(1), block)
+        tree, path = draft.tree, verdict.path
+        ids = tree.ids if tree.topology.is_chain else tree.ids.gather(1, path.clamp_min(0))
+        block = torch.cat([ids, block], 1).scatter(1, verdict.accepted.unsqueeze(1), block)
 
-    emitted, ended = cut(context, verdict, block, levels)
-    context.seq.scatter_(1, context.pos.unsqueeze(1) + 1 + levels, block)  # stale after the emitted tokens
+    emitted, going = cut(context, verdict, block, lengths)
+    context.seq.scatter_(1, context.pos.unsqueeze(1) + lengths, block)  # stale after the emitted tokens
     counts = count(draft, verdict, emitted)
     context.pos += emitted
-    context.live &= ~ended & (context.pos < context.last)
+    context.live &= going & (context.pos < context.last)
     return counts
 
 
-def cut(context: Context, verdict: Verdict, block: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """([B] number of emitted tokens of block [B, depth + 1], [B] whether the last of them ends the sequence)."""
+def cut(context: Context, verdict: Verdict, block: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """([B] number of emitted tokens of block [B, depth + 1], [B] false if the last of them ends the sequence)."""
     ends = torch.isin(block, context.eos)
     if block.shape[1] == 1:  # a live row has a slot for one token: a step of it needs no more arithmetic
-        return context.live.long(), ends[:, 0] & context.live
+        return context.live.long(), ~ends[:, 0]
     emitted = torch.minimum(verdict.accepted + 1, context.last - context.pos) * context.live
-    ends &= levels < emitted.unsqueeze(1)
-    ended = ends.any(1)
-    return torch.where(ended, ends.long().argmax(1) + 1, emitted), ended
+    first = torch.where(ends, lengths, constant((block.shape[1] + 1,), block.device)).amin(1)  # up to an end token
+    return torch.minimum(emitted, first), first > emitted
 
 
 def count(draft: Draft, verdict: Verdict, emitted: Tensor) -> Round:
@@ -166,10 +166,10 @@ def count(draft: Draft, verdict: Verdict, emitted: Tensor) -> Round:
     if not tree.size:
         none = torch.zeros_like(emitted)
         return Round(none, none, none, none, emitted, verdict.overlap, apart, 0, draft.rounds)
-    valid = draft.valid if draft.valid is not None else torch.ones_like(tree.ids, dtype=torch.bool)
-    usable, drafted = tree.deepest(valid) * (emitted > 0), draft.levels * (emitted > 0)
+    valid, active = draft.there, emitted > 0
+    usable, drafted = tree.deepest(valid) * active, draft.levels * active
     tested = torch.minimum(verdict.accepted + tried_further(tree, valid, verdict), emitted)
-    within = torch.arange(verdict.path.shape[1], device=emitted.device) < tested.unsqueeze(1)
+    within = constant(tuple(range(verdict.path.shape[1])), emitted.device) < tested.unsqueeze(1)
     accepted, overlap = torch.minimum(verdict.accepted, emitted), verdict.overlap * within
     counts = (drafted, drafted - usable, tested, accepted, emitted)
     return Round(*counts, overlap, apart, tree.size, draft.rounds, draft.belief)
@@ -178,15 +178,15 @@ def count(draft: Draft, verdict: Verdict, emitted: Tensor) -> Round:
 def distance(verdict: Verdict, emitted: Tensor) -> Tensor:
     """[B] float64: the distance from the target's distribution, summed over the `emitted` [B] tokens."""
     if verdict.distance is None:
-        return torch.zeros_like(emitted, dtype=torch.float64)
+        return constant((0.0,), emitted.device, torch.float64).expand_as(emitted)
     levels = torch.arange(verdict.distance.shape[1], device=emitted.device)
     return (verdict.distance.double() * (levels < emitted.unsqueeze(1))).sum(1)
 
 
 def tried_further(tree: TokenTree, valid: Tensor, verdict: Verdict) -> Tensor:
-    """[B] 0 or 1: whether the end of the accepted path had a child to test; branches may end at different depths."""
+    """[B] bool: whether the end of the accepted path had a child to test; branches may end at different depths."""
     if tree.topology.is_chain:
-        return (verdict.accepted < valid.sum(1)).long()
+        return verdict.accepted < valid.sum(1)
     end = verdict.path.gather(1, (verdict.accepted - 1).clamp_min(0).unsqueeze(1))
     end = torch.where(verdict.accepted.unsqueeze(1) > 0, end, torch.full_like(end, ROOT))
-    return ((constant(tree.parents, end.device) == end) & valid).any(1).long()
+    return ((constant(tree.parents, end.device) == end) & valid).any(1)

@@ -75,8 +75,8 @@ def inversion(probs: Tensor, u: Tensor) -> Tensor:
 
 def race(probs: Tensor, u: Tensor) -> Tensor:
     """Exponential race: the first of V clocks with rates probs to ring. Parallel over V, so fast on a GPU."""
-    rings = -torch.log1p(-u)  # Exp(1); 0 if u is 0, which would always win
-    return (probs.double() / rings.clamp_min(torch.finfo(torch.float64).tiny)).argmax(-1)
+    rings = torch.log1p(-u)  # the negative of Exp(1); 0 if u is 0, which would always win
+    return (probs / rings.clamp_max(-torch.finfo(torch.float64).tiny)).argmin(-1)
 
 
 AHEAD, RACED = 256, 1 << 17  # numbers per generator call: for one per draw, and for one per token of a race

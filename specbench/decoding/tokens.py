@@ -134,6 +134,14 @@ def sent(data: Tensor, device: torch.device) -> Tensor:
     return data.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else data.to(device)
 
 
+def picked(rows: Tensor, numbers: tuple[int, ...]) -> Tensor:
+    """[B, m, ...] those of the rows [B, n, ...] with these numbers; a view of them if they are consecutive."""
+    first, count = numbers[0], len(numbers)
+    if numbers == tuple(range(first, first + count)):
+        return rows[:, first : first + count]
+    return rows[:, constant(numbers, rows.device)]
+
+
 @lru_cache(maxsize=1024)
 def lineage(parents: tuple[int, ...]) -> tuple[bool, ...]:
     """The n · n values of `ancestors`, row by row."""

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.decoding.tokens import TokenTree
+from specbench.decoding.tokens import TokenTree, constant
 from specbench.metrics import LevelCounts, RoundCounts
 
 STEP = 64  # slots: the read length grows in these steps if any is possible
@@ -110,7 +110,11 @@ class Draft:
     def levels(self) -> Tensor:
         """[B] the number of levels drafted in every row."""
         whole = self.tree.topology.depth
-        return self.tree.ids.new_full(self.tree.ids.shape[:1], whole) if self.drafted is None else self.drafted
+        return (
+            constant((whole,), self.tree.ids.device).expand(len(self.tree.ids))
+            if self.drafted is None
+            else self.drafted
+        )
 
 
 @dataclass(frozen=True)
@@ -179,8 +183,8 @@ def packed(done: Round) -> Tensor:
     """
     inner, belief = sums(done), [] if done.belief is None else [done.belief.double()]
     numbers = torch.stack([done.drafted, done.surplus, done.tested, done.accepted, done.emitted], 1).double()
-    known = [numbers.new_full((numbers.shape[0], 1), count) for count in (done.nodes, len(inner))]
-    return torch.cat([numbers, done.distance.unsqueeze(1), *known, *inner, done.overlap.double(), *belief], 1)
+    known = constant((done.nodes, len(inner)), numbers.device, torch.float64).expand(len(numbers), -1)
+    return torch.cat([numbers, done.distance.unsqueeze(1), known, *inner, done.overlap.double(), *belief], 1)
 
 
 def read_counts(counts: Tensor) -> list[RoundCounts]:
@@ -225,13 +229,13 @@ def likeliest(scores: Tensor, most: int) -> Tensor:
 
 def acceptance(p: Tensor, q: Tensor, ids: Tensor) -> Tensor:
     """p(x)/q(x) [B, m] float64 of the drawn tokens ids [B, m]; 0 where q(x) is 0, which an honest q never is."""
-    p_x = p.gather(-1, ids.unsqueeze(-1)).squeeze(-1).double()
+    p_x = p.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
     q_x = q.gather(-1, ids.unsqueeze(-1)).squeeze(-1).double()
-    return torch.where(q_x > 0, p_x / q_x, torch.zeros_like(p_x))
+    return (p_x / q_x).masked_fill_(q_x <= 0, 0)
 
 
 def subtract(p: Tensor, q: Tensor, weight: Tensor | None = None) -> Tensor:
     """The residual (weight · p − q)⁺ normalised over the last dimension; p itself if it is empty (p = q)."""
     rest = ((p if weight is None else weight * p) - q).clamp_min(0)
     mass = rest.sum(-1, keepdim=True)
-    return torch.where(mass > 0, rest / mass.clamp_min(torch.finfo(p.dtype).tiny), p)
+    return torch.where(mass > 0, rest / mass, p)

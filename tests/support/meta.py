@@ -168,7 +168,7 @@ def steady_round(
         device.reads = len(PROMPT) - 1
         context = begin([PROMPT] * rows, NEW, built.drafter.room, [0], META)
         built.start(context)
-        built.advance(context, None, rng)
+        packed(built.advance(context, None, rng).round)  # with its constants
         device.reads, device.strays = None, []
         clock.start()
         done = built.advance(context, None, rng).round

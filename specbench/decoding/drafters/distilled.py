@@ -121,7 +121,7 @@ class Distilled(Wrapper):
         self._learning()[0].learn(context, start, draft, p, verdict)
         if not draft.tree.size:
             return
-        rejected = tried_further(draft.tree, draft.there, verdict) > 0
+        rejected = tried_further(draft.tree, draft.there, verdict)
         corrected = verdict.accepted < context.pos - start  # otherwise the text ended before
         end = verdict.path.gather(1, (verdict.accepted - 1).clamp_min(0).unsqueeze(1)).squeeze(1)
         end = torch.where(verdict.accepted > 0, end, ROOT)

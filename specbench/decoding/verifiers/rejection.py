@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specbench.decoding.protocols import Judged
 from specbench.decoding.randomness import Source, Stream
-from specbench.decoding.tokens import Rank, constant
+from specbench.decoding.tokens import ROOT, Rank, constant, picked
 from specbench.decoding.types import Draft, Verdict, acceptance, at, point_mass, subtract
 
 
@@ -73,8 +73,16 @@ class Walk:
     accepted: Tensor
     last: Tensor
 
+    @property
+    def is_chain(self) -> bool:
+        """Whether no node has two children: then node i is the child of row i."""
+        return len(self.tested) == 1
+
     def levels(self, chance: Tensor) -> Tensor:
         """[B, depth] chance [B, n + 1] at the node from which each level was tried; 0 after the end of the path."""
+        if self.is_chain:  # the general code gives the same by more operators
+            depth = self.path.shape[1]
+            return chance[:, :depth] * (numbered(depth, chance) <= self.accepted.unsqueeze(1))
         return at_levels(chance, self.path)
 
 
@@ -106,8 +114,9 @@ def siblings(p: Tensor, draft: Draft, rest: Rest = residual) -> Iterator[Sibling
 def of_rank(rank: Rank, left: Tensor, draft: Draft) -> Siblings:
     """The siblings of a rank, with the remaining rows [B, n + 1, V] of their parents."""
     nodes, parents = nodes_and_rows(rank, left)
-    ids, q, valid = draft.tree.ids[:, nodes], drawn_from(draft, rank, left), exists(draft, rank, left)
-    return Siblings(nodes, parents, ids, left[:, parents], q, valid, left)
+    ids, p = picked(draft.tree.ids, rank.nodes), picked(left, tuple(parent + 1 for parent in rank.parents))
+    q, valid = drawn_from(draft, rank, left), exists(draft, rank, left)
+    return Siblings(nodes, parents, ids, p, q, valid, left)
 
 
 def every_node(p: Tensor, draft: Draft) -> Siblings:
@@ -117,6 +126,9 @@ def every_node(p: Tensor, draft: Draft) -> Siblings:
 
 def walk(p: Tensor, draft: Draft, accepts: Callable[[Siblings], Tensor], rest: Rest = residual) -> Walk:
     """Test the children of every node until `accepts` [B, m] bool takes one, and follow these from the root."""
+    if draft.tree.topology.is_chain:
+        (x,) = siblings(p, draft, rest)
+        return Walk((x,), *along(accepts(x)))
     child = p.new_full(p.shape[:2], -1, dtype=torch.long)  # the accepted child of every node
     tested = []
     for x in siblings(p, draft, rest):
@@ -124,6 +136,19 @@ def walk(p: Tensor, draft: Draft, accepts: Callable[[Siblings], Tensor], rest: R
         child[:, x.parents] = torch.where(accepts(x) & (known < 0), x.nodes, known)
         tested.append(x)
     return Walk(tuple(tested), *follow(child, draft.tree.topology.depth))
+
+
+def along(passed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As `follow`, for a chain, by fewer operators: its tokens up to the first one that has not passed [B, n]."""
+    levels, count = numbered(passed.shape[1], passed), passed.shape[1]
+    accepted = torch.where(passed, constant((count,), passed.device), levels).amin(1)
+    path = torch.where(levels < accepted.unsqueeze(1), levels, constant((ROOT,), passed.device))
+    return path, accepted, accepted
+
+
+def numbered(count: int, like: Tensor) -> Tensor:
+    """[count] the numbers from 0 on, on the device of `like`."""
+    return constant(tuple(range(count)), like.device)
 
 
 def follow(child: Tensor, depth: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -141,16 +166,22 @@ def follow(child: Tensor, depth: int) -> tuple[Tensor, Tensor, Tensor]:
 def left_over(walked: Walk) -> Tensor:
     """[B, V] the remaining row after the accepted path: the model's own if no child was rejected."""
     x = walked.tested[-1]
-    row = at(x.left, walked.last)
-    here = (x.parents == walked.last.unsqueeze(1)) & x.valid  # the path's end has at most one of the last siblings
-    q = at(x.q, here.long().argmax(1))
-    return torch.where(here.any(1, keepdim=True), subtract(row, q), row)
+    row, last = at(x.left, walked.last), walked.last.unsqueeze(1)
+    if walked.is_chain:
+        index = last.clamp_max(x.ids.shape[1] - 1)
+        some = x.valid.gather(1, index) & (last < x.ids.shape[1])
+    else:
+        here = (x.parents == last) & x.valid  # the path's end has at most one of the last siblings
+        index, some = here.long().argmax(1), here.any(1, keepdim=True)
+    return torch.where(some, subtract(row, at(x.q, index)), row)
 
 
 def overlap(tested: Sequence[Siblings]) -> Tensor:
-    """[B, n + 1] the chance that a child of a node is accepted by p/q, averaged over the draw of the
-    last of them: Σ min(p, q) of a single child, the α of the formula (Leviathan et al. 2022, Def. 3.1)."""
+    """[B, n + 1] the chance that a child of a node is accepted by p/q, averaged over the draw of the last of them:
+    Σ min(p, q) of a single child, the α of the formula (Leviathan et al. 2022, Def. 3.1). [B, n] for a chain."""
     rows = tested[0].left
+    if len(tested) == 1:  # a chain, whose last node has no child
+        return torch.minimum(tested[0].p, tested[0].q).sum(-1) * tested[0].valid
     miss = rows.new_ones(rows.shape[:2])  # the probability that no child is accepted
     rejected = miss.clone()  # the probability that none of the children so far is, as they were drawn
     for number, x in enumerate(tested):
@@ -183,17 +214,16 @@ def nodes_and_rows(rank: Rank, p: Tensor) -> tuple[Tensor, Tensor]:
 
 def drawn_from(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
     """[B, m, V] the rows the nodes of a rank were drawn from; a point mass if the draft has no q."""
-    nodes, _ = nodes_and_rows(rank, p)
     if draft.q is not None:
-        return draft.q[:, nodes]
-    return point_mass(draft.tree.ids[:, nodes], p.shape[-1], p.dtype)
+        return picked(draft.q, rank.nodes)
+    return point_mass(picked(draft.tree.ids, rank.nodes), p.shape[-1], p.dtype)
 
 
 def exists(draft: Draft, rank: Rank, p: Tensor) -> Tensor:
     """[B, m] bool: which rows of the batch have the nodes of this rank."""
     if draft.valid is not None:
-        return draft.valid[:, nodes_and_rows(rank, p)[0]]
-    return p.new_ones((p.shape[0], len(rank.nodes)), dtype=torch.bool)
+        return picked(draft.valid, rank.nodes)
+    return constant((True,) * len(rank.nodes), p.device, torch.bool).expand(p.shape[0], -1)
 
 
 # --- token match ------------------------------------------------------------------------------------------------------
