@@ -69,6 +69,7 @@ LIGHT_COMMANDS = {
     "models grow --help": ["models", "grow", "--help"],
     "report --help": ["report", "--help"],
     "profile --help": ["profile", "--help"],
+    "import --help": ["import", "--help"],
     "trace --help": ["trace", "--help"],
     "train draft --help": ["train", "draft", "--help"],
     "train head --help": ["train", "head", "--help"],

@@ -1,4 +1,4 @@
-"""The commands that read finished runs or formulas: verdict, report, compare, list, profile and predict.
+"""The commands that read results or formulas: verdict, report, compare, list, import, profile and predict.
 
 None of them may load torch, transformers, datasets or pandas, so that they answer at once.
 """
@@ -199,6 +199,28 @@ def runs(given: Given, parent: Parent = USUAL_FOLDER) -> None:
     from specbench.jobs import reading
 
     reading.start_list(parent, given["format"])
+
+
+ImportedBase = Annotated[Path, typer.Argument(metavar="BASE", help="Results without a draft: a file or its folder.")]
+ImportedSpec = Annotated[Path, typer.Argument(metavar="SPEC", help="Results with a draft, of the same tool.")]
+Slo = Annotated[str, typer.Option(help="Limits of latency for goodput, such as ttft=500ms,tpot=30ms,e2e=2s.")]
+
+
+@options(..., PLAIN)
+def imported(given: Given, base: ImportedBase, spec: ImportedSpec, slo: Slo = "", exit_code: Judges = False) -> None:
+    """Compare results of `vllm bench serve`, AIPerf or guidellm, measured without and with a draft.
+
+    Requests are paired by prompt: speedup with interval, verdict, acceptance length, latency, goodput.
+
+    Examples:
+
+    specbench import base.json spec.json
+
+    specbench import base.json spec.json --slo ttft=500ms,tpot=30ms
+    """
+    from specbench.jobs import imports
+
+    imports.start(base, spec, slo, given["format"], exit_code)
 
 
 ProfiledRun = Annotated[

@@ -1,14 +1,18 @@
-"""Latency (first token, prompt, per further token, whole answer) and throughput.
+"""Latency (first token, prompt, per further token, whole answer), throughput, and requests within limits of latency.
 
 First-token and whole-answer latency are measured for server requests and blank for in-process engines, where
 a reader waits for the prompt and one round; so is the throughput over whole turns.
 """
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import mean, median, quantiles
 
+from specbench.errors import UsageError
 from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART, Trace
+from specbench.wording import clean
 
 ARMS = ("", "baseline_")
 TIMES = ("ttft", "prefill", "per_token", "latency")  # these have percentiles, over requests or prompts
@@ -72,3 +76,88 @@ def served(baseline: Sequence[Trace], method: Sequence[Trace]) -> dict[str, floa
         numbers = (sum(len(trace.tokens) for trace in requests) / seconds, len(requests) / seconds, held)
         found |= {f"{arm}{name}": number for name, number in zip(PER_SECOND, numbers, strict=True)}
     return found
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """Counts of drafted tokens: accepted ones, all, and rounds with a draft. ValueError if no engine can have them."""
+
+    accepted: int
+    drafted: int
+    rounds: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.accepted <= self.drafted or self.rounds < 0 or (self.drafted and not self.rounds):
+            raise ValueError(
+                f"impossible counts: {self.accepted} of {self.drafted} drafted tokens accepted in {self.rounds} rounds"
+            )
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request of a load generator; times in seconds.
+
+    key: the prompt, and the turn if it has several; equal in another file for the same one. draw: the prompt or the
+    conversation, whose requests depend on each other. began: when it was sent, on a clock that all requests of a file
+    share. first, last: from then to the first and the last piece of its answer. tokens: of the answer, by the usage
+    that the server reports where it does. pieces: of the stream. text: a digest of the answer, empty if not recorded.
+    A failed request has neither times nor tokens.
+    """
+
+    key: str
+    draw: str
+    began: float
+    first: float = 0.0
+    last: float = 0.0
+    tokens: int = 0
+    pieces: int = 0
+    text: str = ""
+    acceptance: Acceptance | None = None
+    failed: bool = False
+
+    @property
+    def decoding(self) -> float:
+        """Seconds from the first piece to the last one."""
+        return self.last - self.first
+
+    @property
+    def tpot(self) -> float:
+        """Seconds per token after the first; 0 if there is none, as `vllm bench serve --goodput` has it."""
+        return self.decoding / (self.tokens - 1) if self.tokens > 1 else 0.0
+
+    @property
+    def step(self) -> float | None:
+        """Mean seconds between two pieces. A piece holds all tokens of a round, so this is not per token."""
+        return self.decoding / (self.pieces - 1) if self.pieces > 1 else None
+
+
+LIMITS = {"ttft": "first", "tpot": "tpot", "e2e": "last"}  # by the time of a request
+LIMIT = re.compile(r"(\w+) ?[=:] ?(\d{1,9}(?:\.\d{1,9})?) ?(ms|s)", re.ASCII)
+
+
+def limits_of(text: str) -> dict[str, float]:
+    """Parse `ttft=500ms,tpot=30ms,e2e=2s` into seconds. UsageError if it is another text."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        match = LIMIT.fullmatch(part.strip())
+        if match is None or match[1] not in LIMITS or match[1] in found or not float(match[2]):
+            raise UsageError(
+                f"cannot read {clean(part.strip(), 60)!r} in --slo: write ttft, tpot and e2e, each at most once, with "
+                "ms or s, such as ttft=500ms,tpot=30ms,e2e=2s"
+            )
+        found[match[1]] = float(match[2]) * (0.001 if match[3] == "ms" else 1)
+    return found
+
+
+def within(request: Request, limits: Mapping[str, float]) -> bool:
+    """Whether a request meets every limit; a failed one meets none."""
+    return not request.failed and all(getattr(request, LIMITS[name]) <= most for name, most in limits.items())
+
+
+def seconds_over(requests: Iterable[Request]) -> float:
+    """From when the first request was sent to the last piece of an answer."""
+    all_of_them = list(requests)
+    return max(one.began + one.last for one in all_of_them) - min(one.began for one in all_of_them)

@@ -66,6 +66,44 @@ def ratio_of_means(
     return _interval(metrics.ratio(metrics.ratio(*totals[:2]), metrics.ratio(*totals[2:])), columns, (1, -1, -1, 1))
 
 
+def share_of(good: int, of: int, draws: int) -> Interval:
+    """A share with Wilson's 95 % interval: `good` of `of` requests, of which so many are independent draws.
+
+    Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22, 1927. Unlike an interval
+    by the spread of a sample, it does not vanish if all requests are good.
+    """
+    if not of:
+        return Interval(math.nan, math.nan, math.nan)
+    z, share = float(ndtri((1 + LEVEL) / 2)), good / of
+    middle, width = share + z * z / (2 * draws), z * math.sqrt(share * (1 - share) / draws + (z / (2 * draws)) ** 2)
+    low, high = ((middle + sign * width) / (1 + z * z / draws) for sign in (-1, 1))
+    return Interval(share, min(low, share), max(high, share))
+
+
+def difference_of_shares(pairs: Sequence[tuple[bool, bool]], draws: int) -> Interval:
+    """The second share less the first, of paired requests, with its 95 % interval.
+
+    Method 10 of Newcombe, "Improved confidence intervals for the difference between binomial proportions based on
+    paired data", Statistics in Medicine 17, 1998: Wilson's intervals of both shares, combined by their correlation.
+    """
+    one, other = (share_of(sum(pair[arm] for pair in pairs), len(pairs), draws) for arm in (0, 1))
+    lower, upper = ((other.value - other.low, one.high - one.value), (other.high - other.value, one.value - one.low))
+    phi, value = _correlation(pairs), other.value - one.value
+    low, high = (math.sqrt(max(a * a - 2 * phi * a * b + b * b, 0.0)) for a, b in (lower, upper))
+    return Interval(value, value - low, value + high)
+
+
+def _correlation(pairs: Sequence[tuple[bool, bool]]) -> float:
+    """φ of a table of two by two, with the correction for continuity of Newcombe's method."""
+    both, first, second, neither = (
+        sum(pair == cell for pair in pairs) for cell in ((True, True), (True, False), (False, True), (False, False))
+    )
+    product = math.prod((both + first, second + neither, both + second, first + neither))
+    excess = float(both * neither - first * second)
+    excess = max(excess - len(pairs) / 2, 0.0) if excess > 0 else excess
+    return excess / math.sqrt(product) if product else 0.0
+
+
 def geomean(ratios: Sequence[float]) -> float:
     """The geometric mean; NaN without ratios, or if one is not positive."""
     if not ratios or not all(r > 0 for r in ratios):

@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import norm, t
+from scipy.stats import binomtest, multinomial, norm, t
 
 from specbench.metrics import speedup_of_totals as plain_speedup
 from specbench.results.statistics import (
     Interval,
     Tally,
     all_together,
+    difference_of_shares,
     geomean,
     half_width,
     log_error,
     ratio_of_totals,
+    share_of,
     speedup_interval,
     to_settle,
     two_sided,
@@ -236,3 +238,47 @@ def test_z_of_tokens_that_depend_on_each_other_is_standard_normal() -> None:
     assert abs(z.mean()) < 4 / math.sqrt(2000)
     assert z.std() == pytest.approx(1, abs=0.06)
     assert (np.abs(z) > 1.96).mean() == pytest.approx(0.05, abs=0.015)
+
+
+# --- shares -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_interval_of_a_share_is_wilsons() -> None:
+    """Against scipy, and Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I."""
+    for good, of in ((81, 263), (15, 148), (0, 20), (1, 29), (20, 20)):
+        found, theirs = share_of(good, of, of), binomtest(good, of).proportion_ci(method="wilson")
+        assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+    assert (share_of(81, 263, 263).low, share_of(81, 263, 263).high) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert math.isnan(share_of(0, 0, 0).value)
+
+
+def test_fewer_draws_than_requests_widen_the_interval_of_a_share() -> None:
+    alone, together_ = share_of(30, 40, 40), share_of(30, 40, 10)
+    assert together_.low < alone.low < alone.value < alone.high < together_.high
+
+
+def pairs_of(both: int, first: int, second: int, neither: int) -> list[tuple[bool, bool]]:
+    cells = [(True, True)] * both, [(True, False)] * first, [(False, True)] * second, [(False, False)] * neither
+    return [pair for cell in cells for pair in cell]
+
+
+def test_the_difference_of_paired_shares_covers_it_at_every_true_value() -> None:
+    """All tables of ten pairs, by their multinomial chance: the interval covers the truth in 95 of 100, roughly."""
+    n = 10
+    tables = [(a, b, c, n - a - b - c) for a in range(n + 1) for b in range(n + 1 - a) for c in range(n + 1 - a - b)]
+    intervals = [difference_of_shares(pairs_of(*table), n) for table in tables]
+    covered = []
+    for chances in ((0.4, 0.1, 0.3, 0.2), (0.7, 0.05, 0.15, 0.1), (0.25, 0.25, 0.25, 0.25), (0.1, 0.05, 0.8, 0.05)):
+        weights = multinomial(n, chances).pmf(tables)
+        truth = chances[2] - chances[1]
+        inside = [one.low <= truth <= one.high for one in intervals]
+        covered.append(float(np.dot(weights, inside)))
+    assert min(covered) > 0.92
+    assert np.mean(covered) < 0.995
+
+
+def test_the_difference_of_paired_shares_changes_its_sign_with_the_order() -> None:
+    found, turned = difference_of_shares(pairs_of(36, 12, 2, 0), 50), difference_of_shares(pairs_of(36, 2, 12, 0), 50)
+    assert (found.value, found.low, found.high) == pytest.approx((-turned.value, -turned.high, -turned.low))
+    assert (turned.low, turned.high) == pytest.approx((0.0569, 0.3404), abs=5e-5)  # Newcombe 1998, table II
+    assert difference_of_shares(pairs_of(5, 0, 0, 0), 5).low < 0 < difference_of_shares(pairs_of(5, 0, 0, 0), 5).high

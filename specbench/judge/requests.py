@@ -1,0 +1,238 @@
+"""Requests to a server without and with a draft: paired by prompt, their ratio with an interval, and the answer.
+
+The two runs were made one after the other by a load generator. What differed between them besides the draft
+(clocks, neighbours, other users) is in no interval; an answer names it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specbench.errors import NotComparableError
+from specbench.results.latency import Acceptance, Request, percentiles, seconds_over, within
+from specbench.results.statistics import (
+    ENOUGH,
+    FEWEST,
+    Interval,
+    difference_of_shares,
+    ratio_of_means,
+    ratio_of_totals,
+    share_of,
+    speedup_interval,
+    to_settle,
+)
+from specbench.wording import counted, finite_or_none, grouped, some
+
+Pair = tuple[Request, Request]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Requests of one tool under one load. load: in words; flying: requests in flight, None if they come at a rate.
+
+    totals: accepted and drafted tokens of all requests, from counters of the server, where requests have no records.
+    by_place: the tool records no prompts, so that requests are named by their place and length.
+    """
+
+    tool: str
+    model: str
+    load: str
+    flying: int | None
+    requests: tuple[Request, ...]
+    totals: Acceptance | None = None
+    by_place: bool = False
+
+    @property
+    def answered(self) -> list[Request]:
+        return [one for one in self.requests if not one.failed]
+
+
+def compared(
+    base: Sequence[Traffic], spec: Sequence[Traffic], limits: Mapping[str, float]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """A row for every load that both have, and notes on the others. NotComparableError if there is none."""
+    loads = [{one.load: one for one in some} for some in (base, spec)]
+    both = [name for name in loads[0] if name in loads[1]]
+    if not both:
+        raise NotComparableError(
+            f"BASE was measured with {some(loads[0]) or 'no load'}, SPEC with {some(loads[1]) or 'no load'}: "
+            "measure both with the same load"
+        )
+    alone = [f"{name}: only in {where}" for where, own in zip(("BASE", "SPEC"), loads, strict=True) for name in own]
+    alone = [line for line in alone if line.rsplit(":", 1)[0] not in both]
+    rows = [row_of(loads[0][name], loads[1][name], limits) for name in both]
+    return sorted(rows, key=lambda row: row["concurrency"] or 0), alone
+
+
+def paired(base: Traffic, spec: Traffic) -> list[Pair]:
+    """The answered requests of the same prompts, as many of each as both have. NotComparableError without any."""
+    if base.tool != spec.tool:
+        raise NotComparableError(f"BASE is a file of {base.tool}, SPEC of {spec.tool}, which count differently")
+    if base.model != spec.model:
+        raise NotComparableError(
+            f"BASE served {base.model}, SPEC {spec.model}: measure one model without and with a draft"
+        )
+    sides = [{group[0].key: group for group in grouped(one.answered, lambda r: r.key)} for one in (base, spec)]
+    pairs = [pair for key, group in sides[0].items() for pair in zip(group, sides[1].get(key, []), strict=False)]
+    if len({one.draw for one, _ in pairs}) < 2:
+        how = "same data set, seed and --num-prompts" if base.by_place else "same input file, kept with its results"
+        raise NotComparableError(
+            f"{counted(len(pairs), 'request')} of {len(base.requests)} in BASE and {len(spec.requests)} in SPEC were "
+            f"answered for the same prompt, and at least two prompts are needed: measure both with the {how}"
+        )
+    return pairs
+
+
+def row_of(base: Traffic, spec: Traffic, limits: Mapping[str, float]) -> dict[str, Any]:
+    """All numbers of one load, in the words of results.csv; `baseline_` is BASE."""
+    pairs = paired(base, spec)
+    draws = grouped(pairs, lambda pair: pair[0].draw)
+    speedup, doubts = speedup_of(draws), doubts_of(base, spec, pairs, len(draws))
+    leaning = "YES" if speedup.low > 1 else "NO" if speedup.high < 1 else "UNCLEAR"
+    more = to_settle(speedup, len(draws)) if leaning == "UNCLEAR" and len(draws) >= FEWEST else None
+    texts = [(one.text, other.text) for one, other in pairs if one.text and other.text]
+    return {
+        "tool": base.tool,
+        "model": base.model,
+        "load": base.load,
+        "concurrency": base.flying,
+        "answer": "PROVISIONAL" if doubts and leaning != "UNCLEAR" else leaning,
+        "leaning": leaning,
+        "doubts": "; ".join(doubts),
+        "prompts": len(draws),
+        "prompts_to_settle": more,
+        "requests": len(pairs),
+        **bounds("speedup", speedup),
+        **bounds("speedup_end_to_end", end_to_end(draws)),
+        **bounds("speedup_ttft", first_pieces(draws)),
+        **arm_of("baseline_", base),
+        **arm_of("", spec),
+        **acceptance_of(spec, draws),
+        "texts_identical": sum(one == other for one, other in texts) if texts else None,
+        "texts_compared": len(texts) or None,
+        **(goodput_of(base, spec, pairs, len(draws), limits) if limits else {}),
+    }
+
+
+def bounds(name: str, found: Interval) -> dict[str, float | None]:
+    """A value and the bounds of its interval as columns."""
+    values = (found.value, found.low, found.high)
+    return {f"{name}{end}": finite_or_none(value) for end, value in zip(("", "_low", "_high"), values, strict=True)}
+
+
+def speedup_of(draws: Sequence[Sequence[Pair]]) -> Interval:
+    """Seconds per token after the first piece, BASE ÷ SPEC: the speedup of results.csv."""
+    base, spec = (decoded([[pair[arm] for pair in some] for some in draws]) for arm in (0, 1))
+    return speedup_interval(*base, *spec)
+
+
+def decoded(side: Sequence[Sequence[Request]]) -> tuple[list[float], list[int]]:
+    """Seconds and tokens after the first piece, by draw."""
+    return (
+        [math.fsum(one.decoding for one in some) for some in side],
+        [sum(max(one.tokens - 1, 0) for one in some) for some in side],
+    )
+
+
+def end_to_end(draws: Sequence[Sequence[Pair]]) -> Interval:
+    """Seconds of whole answers per token, BASE ÷ SPEC."""
+    seconds = [[math.fsum(pair[arm].last for pair in some) for some in draws] for arm in (0, 1)]
+    tokens = [[sum(pair[arm].tokens for pair in some) for some in draws] for arm in (0, 1)]
+    return ratio_of_means(seconds[0], tokens[0], seconds[1], tokens[1])
+
+
+def first_pieces(draws: Sequence[Sequence[Pair]]) -> Interval:
+    """Seconds to the first piece, BASE ÷ SPEC."""
+    base, spec = ([math.fsum(pair[arm].first for pair in some) for some in draws] for arm in (0, 1))
+    return ratio_of_totals(base, spec)
+
+
+def arm_of(arm: str, found: Traffic) -> dict[str, Any]:
+    """Latencies and throughput of all answered requests of one side, the failed ones counted."""
+    requests = found.answered
+    seconds, tokens = seconds_over(requests), sum(one.tokens for one in requests)
+    times: dict[str, list[float]] = {
+        "ttft": [one.first for one in requests],
+        "per_token": [one.tpot for one in requests if one.tokens > 1],
+        "per_step": [one.step for one in requests if one.step is not None],
+        "latency": [one.last for one in requests],
+    }
+    (whole,), (later,) = decoded([requests])
+    return {
+        f"{arm}requests_failed": len(found.requests) - len(requests),
+        f"{arm}tokens_per_second": later / whole if whole else None,
+        f"{arm}served_tokens_per_second": tokens / seconds if seconds else None,
+        f"{arm}served_requests_per_second": len(requests) / seconds if seconds else None,
+        **{
+            f"{arm}{name}_{point}_ms": value and 1000 * value
+            for name, values in times.items()
+            for point, value in percentiles(values).items()
+        },
+    }
+
+
+def acceptance_of(spec: Traffic, draws: Sequence[Sequence[Pair]]) -> dict[str, Any]:
+    """Acceptance length 1 + accepted ÷ rounds and accepted ÷ drafted, over records of requests, else over counters."""
+    per_draw = [[pair[1].acceptance for pair in some if pair[1].acceptance] for some in draws]
+    counts = [totals(some) for some in per_draw if some]
+    whole = totals(counts) if counts else spec.totals
+    if whole is None or not whole.drafted:
+        return {"acceptance_source": None, **bounds("acceptance_length", NONE), "accepted_per_drafted": None}
+    length = Interval(whole.accepted / whole.rounds, math.nan, math.nan)
+    if counts:
+        length = ratio_of_totals([one.accepted for one in counts], [one.rounds for one in counts])
+    return {
+        "acceptance_source": "requests" if counts else "counters",
+        **bounds("acceptance_length", Interval(1 + length.value, 1 + length.low, 1 + length.high)),
+        "accepted_per_drafted": whole.accepted / whole.drafted,
+    }
+
+
+NONE = Interval(math.nan, math.nan, math.nan)
+
+
+def totals(some: Iterable[Acceptance]) -> Acceptance:
+    """The counts of several requests together."""
+    counts = [(one.accepted, one.drafted, one.rounds) for one in some]
+    return Acceptance(*map(sum, zip(*counts, strict=True)))
+
+
+def goodput_of(
+    base: Traffic, spec: Traffic, pairs: Sequence[Pair], draws: int, limits: Mapping[str, float]
+) -> dict[str, Any]:
+    """The share of requests within all limits and how many a second, of both; the difference of the pairs' shares.
+
+    A failed request is not within the limits. Its share is of all requests, as in AIPerf.
+    """
+    found: dict[str, Any] = {f"slo_{name}_ms": 1000 * most for name, most in limits.items()}
+    for arm, one in (("baseline_", base), ("", spec)):
+        good = sum(within(request, limits) for request in one.requests)
+        share = share_of(good, len(one.requests), len({request.draw for request in one.requests}))
+        seconds = seconds_over(one.requests)
+        rate = Interval(
+            *(value * len(one.requests) / seconds if seconds else math.nan for value in vars(share).values())
+        )
+        found |= {**bounds(f"{arm}slo_share", share), **bounds(f"{arm}goodput", rate)}
+    met = [(within(one, limits), within(other, limits)) for one, other in pairs]
+    return found | bounds("slo_share_difference", difference_of_shares(met, draws))
+
+
+def doubts_of(base: Traffic, spec: Traffic, pairs: Sequence[Pair], draws: int) -> list[str]:
+    """Why the answer is only provisional."""
+    found = [f"only {counted(draws, 'prompt')} ({ENOUGH} needed)"] if draws < ENOUGH else []
+    for where, one in (("BASE", base), ("SPEC", spec)):
+        if failed := len(one.requests) - len(one.answered):
+            found.append(f"{failed} of {counted(len(one.requests), 'request')} failed in {where}")
+    if base.totals or any(one.acceptance for one in base.requests):
+        found.append("BASE was served with a draft, too")
+    alone = max(len(base.answered), len(spec.answered)) - len(pairs)
+    return found + ([f"{counted(alone, 'request')} had no partner with the same prompt"] if alone > len(pairs) else [])
+
+
+def turning(rows: Sequence[Mapping[str, Any]]) -> int | None:
+    """The least concurrency from which speculation does not certainly pay, at it and at all larger ones; else None."""
+    known = [row for row in rows if row["concurrency"] is not None]
+    paying = [row["concurrency"] for row in known if row["leaning"] == "YES"]
+    larger = [row["concurrency"] for row in known if row["concurrency"] > max(paying, default=0)]
+    return min(larger, default=None)
