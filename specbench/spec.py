@@ -188,6 +188,9 @@ class RunSpec(BaseModel):
         "Measuring", "execution", "Requests per second to servers, at random times: 2, or a list (1,2,4). --batch "
         "(here 32 by default) limits how many are in "
         "flight.", usual="as earlier ones end", typed=str, late=True)] = None
+    burstiness: Annotated[float | None, Field(gt=0, le=10**6, allow_inf_nan=False), Setting(
+        "Measuring", "execution", "How evenly the requests of --arrivals come, as in `vllm bench serve`: gaps are "
+        "gamma distributed with this shape; below 1 they come in bursts.", usual="1, Poisson", late=True)] = None
     seed: Annotated[int, Field(ge=0), Setting(
         "Measuring", "draws", "Seed for the prompt sample and for every random draw.", of=(*DETAIL, "heading"))] = 0
     warmup: Annotated[int, Field(ge=0, le=1000), Setting(
@@ -244,6 +247,8 @@ class RunSpec(BaseModel):
         if self.until_ci is not None and self.batch > 1:
             wrong = "leave --batch at 1" if self.arrivals is None else "leave --arrivals out"
             raise ValueError(f"--until-ci looks after every 20, 30, 45 … prompts decoded alone: {wrong}")
+        if self.burstiness is not None and self.arrivals is None:
+            raise ValueError("--burstiness is of requests that come at a rate: add --arrivals, or leave it out")
         return self
 
     def with_(self, **changes: Any) -> "RunSpec":

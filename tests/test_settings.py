@@ -43,7 +43,7 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
     assert (
         *pair, *how, "acceptance_source", "dataset", *LAW, *LENGTH, "dtype", *LOADED, "tier", "backend",
         "engine_option", "url",
-        "baseline_url", "endpoint", "request_field", "batch", "arrivals", "column", "template",
+        "baseline_url", "endpoint", "request_field", "batch", "arrivals", "burstiness", "column", "template",
         "context", "chat_template", "system", "thinking", "chat_template_kwargs", "limit",
     ) == matching.ASKED  # fmt: skip
     assert (
@@ -59,7 +59,7 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
     ) == matching.FURTHER
     assert (
         "schema_version", *pair, "acceptance", "dataset", "context", *chat, *LAW, *LENGTH, "tier",
-        "engine", "engine_option", "url", "baseline_url", *served, "batch", "arrivals",
+        "engine", "engine_option", "url", "baseline_url", *served, "batch", "arrivals", "burstiness",
         "aux_layers", "dtype_resolved", "draft_dtype_resolved", "quantize", "draft_quantize",
         "draft_vocabulary_resolved", "attn_implementation", "vocabulary_resolved", "device_map", "tensor_parallel",
         "draft_device", "device_name", "fingerprint",
@@ -70,7 +70,7 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
         "draft_vocabulary_resolved", "attn_implementation", "vocabulary_resolved", "device_map", "tensor_parallel",
         "draft_device", *LAW, *LENGTH, "context", *chat, "limit", "until_ci",
         "seed", "tier", "engine", "engine_option", "url", "baseline_url", *served,
-        "batch", "arrivals", "device",
+        "batch", "arrivals", "burstiness", "device",
     ) == shown.SETTINGS  # fmt: skip
     assert (
         "target", "draft", *revisions, "model", "aux_layers", "dtype", "draft_dtype", "quantize", "draft_quantize",

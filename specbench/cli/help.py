@@ -30,7 +30,10 @@ COMMON = (
 RARE = {*RunSpec.model_fields, "executor", "yes", "config", "quiet", "verbose"} - {*COMMON}
 LATER = ("Look closer", "Find and train drafts", "Set up")  # panels that `specbench --help` leaves out
 # Option names of vLLM and its benchmarks, and command names of other tools.
-SYNONYMS = {"limit": ["-n", "--num-prompts"], "k": ["--num-speculative-tokens"], "max_new_tokens": ["--max-tokens"]}
+SYNONYMS = {
+    "limit": ["-n", "--num-prompts"], "k": ["--num-speculative-tokens"], "max_new_tokens": ["--max-tokens"],
+    "batch": ["--concurrency", "--max-concurrency"], "arrivals": ["--request-rate"],
+}  # fmt: skip
 OURS = {"version": "--version", "resume": "run --resume RUN", "bench": "run", "benchmark": "run", "gate": "compare"}
 
 

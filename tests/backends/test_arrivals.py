@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from threading import Barrier, Event
 from typing import Any
 
@@ -75,6 +75,24 @@ def test_times_are_a_poisson_process_that_a_seed_fixes() -> None:
     assert arrival_times(4.0, 20_001, 7) == times != arrival_times(4.0, 20_001, 8)
     assert arrival_times(2.0, 50, 7) == pytest.approx([2 * at for at in times[:50]])
     assert arrival_times(1.0, 1, 0) == [0.0]
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 9.0])
+def test_burstiness_is_the_shape_of_gaps_whose_mean_it_leaves(burstiness: float) -> None:
+    """The coefficient of variation of a gamma distribution is 1 ÷ √shape."""
+    gaps = [after - before for before, after in pairwise(arrival_times(4.0, 20_001, 7, burstiness))]
+    spread = 1 / math.sqrt(burstiness)
+    assert mean(gaps) == pytest.approx(1 / 4, rel=5 * spread / math.sqrt(20_000))
+    assert stdev(gaps) / mean(gaps) == pytest.approx(spread, rel=0.05)
+
+
+def test_burstiness_needs_a_rate_and_changes_when_requests_come() -> None:
+    spec = RunSpec(backend="openai", target="tiny", url="http://a", baseline_url="http://b", arrivals=2.0, batch=8)
+    asked = [request_of(spec, list(text.encode()), 1) for text in ("a", "b", "c")]
+    assert times_of(spec, asked) == times_of(spec.with_(burstiness=1.0), asked)
+    assert times_of(spec, asked) != times_of(spec.with_(burstiness=0.5), asked)
+    with pytest.raises(ValueError, match="add --arrivals"):
+        spec.with_(arrivals=None, burstiness=0.5)
 
 
 def test_both_arms_meet_the_same_arrivals_and_another_turn_other_ones() -> None:

@@ -69,13 +69,14 @@ def test_the_first_page_names_a_dozen_commands_and_where_the_others_are(command:
 
 @pytest.mark.parametrize(
     ("theirs", "ours"), [("-n", "limit"), ("--num-prompts", "limit"), ("--num-speculative-tokens", "k"),
-                         ("--max-tokens", "max_new_tokens")]
+                         ("--max-tokens", "max_new_tokens"), ("--concurrency", "batch"),
+                         ("--max-concurrency", "batch"), ("--request-rate", "arrivals")]
 )  # fmt: skip
 def test_names_of_other_tools_are_understood(theirs: str, ours: str) -> None:
     command, ctx = commands()["specbench run"]
     assert command.make_context(ctx.info_name, [theirs, "3"]).params[ours] in (3, ["3"])
     both = [theirs, "3", f"--{ours.replace('_', '-')}", "4"]
-    if ours == "k":
+    if ours in ("k", "batch", "arrivals"):
         assert command.make_context(ctx.info_name, both).params[ours] == ["3", "4"]
         return
     with pytest.raises(UsageError, match="twice"):

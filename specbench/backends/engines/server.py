@@ -230,7 +230,7 @@ def times_of(spec: RunSpec, requests: Sequence[Mapping[str, Any]]) -> list[float
     """The arrival times of the requests of a turn: derived from their prompts and the seed, so equal for all arms."""
     assert spec.arrivals is not None
     seed = seed_from("arrivals", spec.seed, *(request.get("prompt", request.get("messages")) for request in requests))
-    return arrival_times(spec.arrivals, len(requests), seed)
+    return arrival_times(spec.arrivals, len(requests), seed, spec.burstiness or 1.0)
 
 
 @dataclass(frozen=True)
@@ -271,11 +271,15 @@ class Timer:
 WALL = Timer()
 
 
-def arrival_times(rate: float, count: int, seed: int) -> list[float]:
-    """The arrival times of `count` requests in seconds after the first: a Poisson process of
-    `rate` per second. Equal seeds give equal times; another rate scales them."""
+def arrival_times(rate: float, count: int, seed: int, burstiness: float = 1.0) -> list[float]:
+    """The arrival times of `count` requests in seconds after the first, at `rate` per second on average.
+
+    Gaps are gamma distributed with shape `burstiness` and mean 1 ÷ rate, as in `vllm bench serve` and AIPerf
+    (`--arrival-smoothness`); 1 is a Poisson process. vLLM then scales all times to count ÷ rate seconds; these are not
+    scaled. Equal seeds give equal times; another rate scales them.
+    """
     draws = random.Random(seed)
-    return [0.0, *accumulate(draws.expovariate(rate) for _ in range(count - 1))]
+    return [0.0, *accumulate(draws.gammavariate(burstiness, 1 / (rate * burstiness)) for _ in range(count - 1))]
 
 
 def sent_at(
