@@ -345,8 +345,7 @@ EIGHT, ROWS = 8, 32  # a GPU's product of bytes takes codes of multiples of thes
 class Int8Linear(nn.Module):
     """y = codes(x) · codes(W)ᵀ · scale(x) · scale(W) for the weights W [out, in] of `layer`.
 
-    tiled: by our own operator, which has its own order of codes; else by torch's, with the same results. On a GPU
-    it is torch's, on codes padded to the widths that it takes.
+    tiled: by our own operator, which has its own order of codes; else by torch's, with the same results.
     """
 
     scale: Tensor
@@ -358,7 +357,7 @@ class Int8Linear(nn.Module):
         self.tiled = weight.is_cpu and not int8_operators.missing() if tiled is None else tiled
         scale = step(weight)
         codes = (weight / scale).round().to(torch.int8)
-        codes = codes if weight.is_cpu else of_gpu(codes)
+        codes = codes if weight.is_cpu else F.pad(codes, (0, -codes.shape[1] % EIGHT, 0, -codes.shape[0] % EIGHT))
         self.weight = nn.Parameter(int8_tiles(codes) if self.tiled else codes, requires_grad=False)
         self.register_buffer("scale", scale.squeeze(-1))
 
@@ -400,14 +399,9 @@ def sums(codes: Tensor, weight: Tensor) -> Tensor:
 
 
 def gpu_sums(codes: Tensor, weight: Tensor) -> Tensor:
-    """The same for a weight of `of_gpu`, by the product of bytes of a GPU, which takes no fewer than 17 rows."""
+    """The same by the product of bytes of a GPU, which takes 17 rows or more; weight has zeros after its own."""
     padded = F.pad(codes, (0, weight.shape[1] - codes.shape[1], 0, -len(codes) % ROWS))
     return torch._int_mm(padded, weight.t())[: len(codes)].float()
-
-
-def of_gpu(codes: Tensor) -> Tensor:
-    """The codes of a weight with zeros after its rows and columns: that product takes multiples of 8."""
-    return F.pad(codes, (0, -codes.shape[1] % EIGHT, 0, -codes.shape[0] % EIGHT))
 
 
 @cache
