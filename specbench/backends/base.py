@@ -81,6 +81,11 @@ class Networks(Protocol):
         method names has no rows over the target's tokens."""
         ...
 
+    def alone(self, spec: RunSpec, part: Callable[[], object]) -> Callable[[], object]:
+        """A pass or a draft of `models`, executed as in the rounds of a spec: compiled or captured by its first call,
+        and always on the same objects. Random draws are executed as they are."""
+        ...
+
     def method(self, spec: RunSpec) -> Speculate:
         """The method of a spec over fresh models."""
         ...

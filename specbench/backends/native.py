@@ -1,7 +1,7 @@
 """Our own loop on Hugging Face checkpoints: the networks of a checked pair, and methods built over them."""
 
 import gc
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -232,6 +232,10 @@ class Native:
         wanted = Wanted(self.law(spec), fixed, passes, memory, drafter.depth)
         networks = self.passing(learners(spec.method))
         return modelled(self.pair, self.joins, networks, self.rollbacks, needs(spec.method), wanted)
+
+    def alone(self, spec: RunSpec, part: Callable[[], object]) -> Callable[[], object]:
+        whole = form(spec, self.costs).drafter.static and self.law(spec).certain  # a recorded draw is no draw
+        return self.tier.alone(part) if whole else part
 
     def method(self, spec: RunSpec, clock: Clock | None = None, eager: bool = False, memory: Memory = OWN) -> Speculate:
         spec = bounded(spec)

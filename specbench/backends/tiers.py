@@ -2,7 +2,7 @@
 
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -81,6 +81,11 @@ class Tier:
             return None
         self._gate.open = True  # until the rounds of a method are ready
         return Passes(self._repeated, self._gate)
+
+    def alone(self, part: Callable[[], object]) -> Callable[[], object]:
+        """A part of a static round, executed as whole rounds are."""
+        found: Callable[[], object] = part if self.name == "eager" else self._repeated(part, True)
+        return found
 
     def rounds(self, method: Speculate, length: int, rows: int, eos: list[int], source: FromUniforms) -> Rounds:
         """The rounds of a method on contexts of up to `length` slots and exactly `rows` rows, ready to run.

@@ -137,13 +137,17 @@ Contexts = Annotated[str, typer.Option(help="Lengths of the context before them,
 Repeat = Annotated[int, typer.Option(min=1, help="How often everything is timed.", rich_help_panel=MEASURE)]
 
 
-@options(*NAMED_PAIR, ..., "seed", "output_dir", "format", "quiet")
+@options(*NAMED_PAIR, setting("tier", usual="auto"), ..., "seed", "output_dir", "format", "quiet")
 def calibrate(given: Given, widths: Widths = "1-17", contexts: Contexts = "128,512,1024", repeat: Repeat = 15) -> None:
     """Measure target cost against tokens verified, and draft cost; show which K the theory would choose for which α.
+
+    The costs are those of one --tier: of what a run takes on a GPU, and of eager on a CPU unless it is given.
 
     Examples:
 
     specbench calibrate
+
+    specbench calibrate --tier compile --widths 1-5
 
     specbench calibrate --target llama-7b --draft llama-68m --contexts 512,2000
     """

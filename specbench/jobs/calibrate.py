@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from specbench.errors import UsageError
 from specbench.files import replace_text
 from specbench.jobs import run
 from specbench.jobs.output import Output, say
+from specbench.jobs.parsing import USUAL
 from specbench.jobs.progress import load
 from specbench.jobs.run import described, folder_name
 from specbench.measure import grid
@@ -35,9 +37,13 @@ def start_calibrate(
     settings: Mapping[str, Any], widths: Sequence[int], contexts: Sequence[int], repeat: int, output: Output
 ) -> None:
     """Measure a pair, write its folder and print the results."""
-    (spec,) = grid.cells({**settings, "dataset": "none"})
+    (spec,) = grid.cells({**USUAL, **settings, "dataset": "none"})
     err = Console(stderr=True, quiet=output.quiet)
     backend = backend_for([spec])
+    if spec.tier == "auto" and backend.device.type == "cpu":
+        spec = spec.with_(tier="eager")
+        backend = backend_for([spec])
+        say(err, ["tier eager: to compile passes of so many widths takes long the first time (--tier compile)"])
     networks = networks_of(backend, "a calibration")
     lengths = fitting(contexts, max(widths), networks)
     load(backend, spec, max(lengths), err)
@@ -54,6 +60,7 @@ def start_calibrate(
         networks, lengths, widths, repeat, spec.seed, spec=spec,
         watch=lambda length: say(err, [f"context {length}: timing {len(widths)} widths {repeat} times …"]),
     )  # fmt: skip
+    found = replace(found, tier=backend.describe()["tier_resolved"])
     with folder.writing_to(made):
         write_csv(made / "calibration.csv", found.rows())
         replace_text(made / "calibration.json", json.dumps(found.document(), indent=2) + "\n")

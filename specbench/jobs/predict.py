@@ -15,7 +15,7 @@ from specbench.show.fleet import Line, print_fleet
 from specbench.show.predictions import print_forecast, print_measured, print_predictions
 from specbench.show.text import Format
 from specbench.theory.fleet import Load, simulate
-from specbench.wording import clean_path, resume_command
+from specbench.wording import clean, clean_path, resume_command
 
 if TYPE_CHECKING:
     from specbench.results.reading import Run
@@ -26,8 +26,10 @@ CONTEXTS = ("512", "2k", "4k", "32k")  # of a forecast
 def from_run(run: Path, style: Format) -> None:
     """Predict the cells of a measured run."""
     (found,) = read_given([run])
-    cells = [read_cell(row, where) for where, row in rows_with(found, NEEDED)]
+    rows = rows_with(found, NEEDED)
+    cells = [read_cell(row, where) for where, row in rows]
     tell([found])
+    tell_tiers(row for _, row in rows)
     print_measured(cells, style)
 
 
@@ -88,7 +90,9 @@ def start(run: Path, arrivals: Sequence[float], users: Sequence[int], servers: S
     if not all(rate > 0 for rate in arrivals):
         raise UsageError("--arrivals must be above 0 requests a second")
     (read,) = read_given([run])
-    found = arms([row for _, row in rows_with(read, FLEET_NEEDS)], servers.slots)
+    rows = [row for _, row in rows_with(read, FLEET_NEEDS)]
+    tell_tiers(rows)
+    found = arms(rows, servers.slots)
     samples = [row for rows in read.samples for row in rows]
     tell([read])
     print_fleet([line for arm in found for line in lines(arm, samples, arrivals, users, servers)], servers.price, style)
@@ -127,6 +131,15 @@ def tell(runs: "Iterable[Run]") -> None:
     for run in {run.path: run for run in runs}.values():
         for line in (*unfinished(run), *edited(run)):
             typer.echo(f"note: {line}", err=True)
+
+
+def tell_tiers(rows: Iterable[Mapping[str, str]]) -> None:
+    """Print a line on stderr if costs were measured in several tiers."""
+    tiers = dict.fromkeys(clean(tier) for row in rows if (tier := row.get("tier_resolved")))
+    if len(tiers) > 1:
+        typer.echo(
+            f"note: the rows are of the tiers {', '.join(tiers)}: c and v of one do not hold in another", err=True
+        )
 
 
 def rows_with(run: "Run", needed: Sequence[str]) -> list[tuple[str, dict[str, str]]]:

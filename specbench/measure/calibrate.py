@@ -1,7 +1,8 @@
 """Measure the costs of a round without data: target passes by width, drafted tokens, and the remaining overhead.
 
-All calls are those of a real decode, on random token ids as context: the cost of a dense model does not depend on the
-tokens. Every turn times every width once, in random order, so that changes in machine speed affect all widths.
+All calls are those of a real decode, executed in its tier, on random token ids as context: the cost of a dense model
+does not depend on the tokens. Every turn times every width once, in random order, so that changes in machine speed
+affect all widths.
 """
 
 import random
@@ -98,8 +99,8 @@ def at_context(
 ) -> AtContext:
     """All measurements at one context length."""
     prompt = [order.randrange(networks.width) for _ in range(context)]
+    decodes = decodes_of(networks, prompt, spec)  # first: a tier that fails is left by them
     passes = passes_of(networks, prompt, widths, spec, clock)
-    decodes = decodes_of(networks, prompt, spec)
     seconds: dict[Arm, list[float]] = {arm: [] for arm in passes}
     rests: list[tuple[float, float]] = []
     for number in range(WARMUP + repeat):
@@ -138,10 +139,12 @@ def passes_of(
 
     def verify(width: int) -> Callable[[], float]:
         tree = TokenTree.chain(context.seq[:, torch.arange(width - 1, device=networks.device) % len(prompt)])
-        return lambda: timed(lambda: models["target"].probs(context, tree), clock)
+        part = networks.alone(spec, lambda: models["target"].probs(context, tree))
+        return lambda: timed(part, clock)
 
     def draft(tokens: int) -> Callable[[], float]:
-        return lambda: timed(lambda: models["draft"].sample(context, tokens, source), clock)
+        part = networks.alone(spec, lambda: models["draft"].sample(context, tokens, source))
+        return lambda: timed(part, clock)
 
     return {("target", w): verify(w) for w in widths} | {("draft", n): draft(n) for n in (1, LONG)}
 

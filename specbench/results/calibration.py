@@ -154,9 +154,10 @@ def extrapolated(shallow: AtContext, deep: AtContext, target: float, draft: floa
 
 @dataclass(frozen=True)
 class Calibration:
-    """A pair on a machine, at several context lengths."""
+    """A pair on a machine, at several context lengths. tier: how passes were executed; empty if unknown."""
 
     contexts: tuple[AtContext, ...]
+    tier: str = ""
 
     def costs(self, context: int) -> Costs:
         """The costs at the measured length nearest to `context`."""
@@ -164,11 +165,13 @@ class Calibration:
 
     def rows(self) -> list[dict[str, Any]]:
         """The lines of calibration.csv."""
-        return [asdict(point) for level in self.contexts for point in (*level.target, *level.draft)]
+        points = [point for level in self.contexts for point in (*level.target, *level.draft)]
+        return [{**asdict(point), "tier": self.tier} for point in points]
 
     def document(self) -> dict[str, Any]:
         """calibration.json: the points and derived values."""
         return {
+            "tier": self.tier,
             "points": self.rows(),
             "contexts": [level.summary() for level in self.contexts],
             "costs": [{"context": level.context, **asdict(level.costs())} for level in self.contexts],

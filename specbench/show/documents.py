@@ -41,7 +41,9 @@ def costs(found: Calibration) -> Numbers:
         context, step, first, later, *shares, free, even = one.summary().values()
         times = (ms(step), ms(first), ms(later))
         rows.append((str(context), *times, *map(n, shares), str(free), "none" if even is None else n(even)))
-    return Numbers("What a round costs; passes up to the free width cost at most 1.10 × one token", header, rows)
+    tier = f" in the tier {found.tier}" * bool(found.tier)
+    title = f"What a round costs{tier}; passes up to the free width cost at most 1.10 × one token"
+    return Numbers(title, header, rows)
 
 
 def choices(found: Calibration) -> Numbers:

@@ -132,6 +132,16 @@ code,chain,2,0.5,0.125,1.5,0.25,0.8,0.5,0.5,2.0,token
 """
 
 
+@pytest.mark.parametrize(
+    ("tiers", "said"), [(("graph", "eager"), True), (("graph", "graph"), False), (("", ""), False)]
+)
+def test_costs_of_several_tiers_are_named(tmp_path: Path, tiers: tuple[str, str], said: bool) -> None:
+    lines = [f"{k},0.7,0.1,1.5,{tier}\n" for k, tier in enumerate(tiers, start=4)]
+    found = call("--from-run", made_run(tmp_path, "k,alpha,c,speedup,tier_resolved\n" + "".join(lines)))
+    note = "note: the rows are of the tiers graph, eager: c and v of one do not hold in another"
+    assert (found.exit_code, note in found.stderr, "tiers" in found.stderr) == (0, said, said)
+
+
 def test_from_run_takes_what_one_pass_drafts_for_the_same_at_every_k(tmp_path: Path) -> None:
     """1.75 tokens for 1.25 steps at K = 2, at most 2 for the same 1.25; with the costs measured for 0.25 + 1.75."""
     head, lookup, chain = rows("--from-run", made_run(tmp_path, ONE_PASS))

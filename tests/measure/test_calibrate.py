@@ -4,25 +4,30 @@ import csv
 import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoConfig
 
+from specbench.backends import tiers
 from specbench.backends.base import Decode
 from specbench.backends.native import Native, open_pair
+from specbench.backends.tiers import Tier
 from specbench.decoding.randomness import Source, seeded
-from specbench.decoding.timing import WallClock
+from specbench.decoding.timing import NullClock, WallClock
 from specbench.errors import UsageError
-from specbench.measure.calibrate import calibrate, fitting, quick_costs
+from specbench.measure.calibrate import calibrate, fitting, passes_of, quick_costs
 from specbench.metrics import RoundCounts, Trace
+from specbench.models.execution import compiled
+from specbench.models.execution.region_program import Regional
 from specbench.results.calibration import AtContext, Calibration, points_of
 from specbench.spec import RunSpec
 from specbench.wording import ranges
 from tests.support.frontdoor import Command
 from tests.support.heads import write_head
+from tests.support.tiers import AsRecorded
 from tests.support.tinypair import CONTEXT, Pair
 
 CPU = torch.device("cpu")
@@ -75,10 +80,15 @@ class Known:
     width: int = 11
     built: list[Model] = field(default_factory=list)
     asked: list[RunSpec] = field(default_factory=list)
+    parts: list[Any] = field(default_factory=list)
 
     def models(self, spec: RunSpec) -> dict[str, Model]:
         self.built += [Model(self.hand), Model(self.hand)]
         return dict(zip(("target", "draft"), self.built[-2:], strict=True))
+
+    def alone(self, spec: RunSpec, part: Any) -> Any:
+        self.parts.append(part)
+        return part
 
     def source(self, spec: RunSpec, seeds: Sequence[int]) -> Source:
         return seeded(seeds, self.device)
@@ -154,6 +164,7 @@ def test_every_turn_times_every_width_once_in_an_order_of_the_seed() -> None:
         assert all(sorted(turn) == [1, 2, 3, 4, 5] for turn in turns)
         assert len(turns) == 2 + 3  # warm-up first
         assert len(set(turns)) > 1
+        assert len(pair.parts) == 5 + 2, "every width and draft is executed as in a round of the tier"
         orders.append(turns)
     assert orders[0] == orders[1] != orders[2]
 
@@ -209,6 +220,39 @@ def backend(pair: Pair) -> Native:
     return found
 
 
+def test_in_the_tier_compile_every_pass_and_draft_is_made_ready_once_and_computes_the_same(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    class Noted(Regional):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr(compiled, "missing_compiler", lambda: "")
+    monkeypatch.setattr(tiers, "Store", AsRecorded)
+    monkeypatch.setattr(tiers, "Regional", Noted)
+    spec = RunSpec(target=str(pair.target), draft=str(pair.draft), tier="compile")
+    networks = open_pair([spec])
+    networks.load()
+    with networks.gradless():
+        passes = passes_of(networks, [5, 6, 7, 8], [1, 3], spec, NullClock())
+        assert len(made) == len(passes) == 4
+        for part in made:
+            expected = torch.utils._pytree.tree_leaves(part.function())
+            for _ in range(2):  # the first call records it
+                again = torch.utils._pytree.tree_leaves(part())
+                assert all(torch.equal(one, other) for one, other in zip(expected, again, strict=True))
+
+
+def test_draws_are_executed_as_they_are(backend: Native) -> None:
+    networks = replace(backend, tier=Tier("compile", CPU))
+    spec = RunSpec(target=backend.pair.roles["target"].checkpoint.name, temperature=1.0)
+    assert networks.alone(spec, len) is len
+    assert networks.alone(spec.with_(temperature=0.0), len) is not len
+
+
 @pytest.mark.parametrize("k", [1, 12])
 def test_the_quick_costs_reach_the_lookahead(backend: Native, k: int) -> None:
     costs = quick_costs(backend, k)
@@ -218,17 +262,20 @@ def test_the_quick_costs_reach_the_lookahead(backend: Native, k: int) -> None:
 
 
 def test_a_calibration_leaves_its_folder(command: Command, pair: Pair) -> None:
-    found = command("calibrate", *pair.options, *SHORT)
+    found = command("calibrate", *pair.options, *SHORT, "--tier", "auto")
     assert found.code == 0, found.err
     assert "break-even α" in found.out
     assert {p.name for p in found.folder.iterdir()} == {"run.json", "calibration.csv", "calibration.json"}
     assert found.folder.name.split("_")[1:] == ["calibrate", "target", "draft"]
+    assert "tier eager: to compile passes of so many widths" in found.err
     assert found.err.splitlines()[-1] == f"results: results/{found.folder.name}"
     rows = found.table("calibration.csv")
     assert [(r["model"], r["context"], r["width"]) for r in rows] == [
         ("target", "8", "1"), ("target", "8", "2"), ("target", "8", "3"), ("draft", "8", "1"), ("draft", "8", "5"),
     ]  # fmt: skip
     assert all(float(r["low"]) <= float(r["milliseconds"]) <= float(r["high"]) for r in rows)
+    assert {r["tier"] for r in rows} == {"eager"}
+    assert json.loads((found.folder / "calibration.json").read_text())["tier"] == "eager"
     described = json.loads((found.folder / "run.json").read_text())
     assert described["calibration"] == {"widths": [1, 2, 3], "contexts": [8], "repeat": 2}
     assert described["environment"]["torch"] == torch.__version__
@@ -251,7 +298,7 @@ def test_the_formats_hold_the_same_numbers(command: Command, pair: Pair, tmp_pat
     assert found.err == ""
     document = json.loads(found.out)
     assert document == json.loads((found.folder / "calibration.json").read_text())
-    assert {"points", "contexts", "costs", "choices"} == set(document)
+    assert {"tier", "points", "contexts", "costs", "choices"} == set(document)
     for style, count in (("csv", 6), ("jsonl", 5)):
         out = command("calibrate", *pair.options, *SHORT, "-q", "-o", tmp_path / style, "--format", style).out
         assert len(out.splitlines()) == count

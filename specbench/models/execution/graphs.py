@@ -111,17 +111,19 @@ class Repeated:
     function: Callable[..., Tensor]
     shared: Shared
     _inputs: tuple[Tensor, ...] = field(default=(), init=False, repr=False)
+    _graph: torch.cuda.CUDAGraph | None = field(default=None, init=False, repr=False)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        if not self._inputs:
-            self._capture(inputs)
+        if self._graph is None:
+            self._graph = self._captured(inputs)
         for input_, given in zip(self._inputs, inputs, strict=True):
             input_.copy_(given)
         self._graph.replay()
         return self._result
 
-    def _capture(self, inputs: tuple[Tensor, ...]) -> None:
+    def _captured(self, inputs: tuple[Tensor, ...]) -> torch.cuda.CUDAGraph:
         self._inputs = tuple(tensor.clone() for tensor in inputs)
         self.shared.warm(lambda: self.function(*self._inputs))
-        with holding() as self._constants, self.shared.capturing() as self._graph:
+        with holding() as self._constants, self.shared.capturing() as graph:
             self._result = self.function(*self._inputs)
+        return graph
