@@ -1,6 +1,6 @@
 """Everything that a GPU must show, in one command: the tests that need one, then the tables that decide.
 
-    python -m tests.benchmarks.gpu [--pair demo@llama-7b:demo@llama-68m] [--dtype bfloat16] [--minutes 14]
+    python -m tests.benchmarks.gpu [--pair demo@llama-7b:demo-draft@llama-68m] [--dtype bfloat16] [--minutes 14]
         [--device auto] [--save results/benchmarks/gpu-NAME.md]
 
 In this order, each with a time limit of its own and in a process of its own, so that nothing that fails or hangs takes
@@ -68,7 +68,7 @@ class Part:
 
 def options() -> argparse.ArgumentParser:
     found = harness.parser(__doc__)
-    found.add_argument("--pair", default="demo@llama-7b:demo@llama-68m", help="(demo@llama-7b:demo@llama-68m)")
+    found.add_argument("--pair", default="demo@llama-7b:demo-draft@llama-68m", help="(demo@llama-7b:demo-draft@llama-68m)")
     found.add_argument("--dtype", default="bfloat16", help="(bfloat16)")
     found.add_argument("--minutes", type=float, default=14.0, help="for all of it (14)")
     return found
