@@ -47,9 +47,9 @@ def network(layers: int) -> Any:
 
 
 def method_of(name: str, law: Sampling) -> Speculate:
-    """A method of K = 3 on networks of two layers and one, their caches in place."""
+    """A method of K = 2 on networks of two layers and one, their caches in place."""
     models = {role: Causal(network(1 + (role == "target")), law, 64, True) for role in needs(name) | {"target"}}
-    return build(name, models, 3)
+    return build(name, models, 2)
 
 
 def round_of(name: str, temperature: float) -> Play:
@@ -94,7 +94,7 @@ def devices_of(play: Play) -> list[Counter[str]]:
     return graphs
 
 
-QUICK = [("chain", 1.0), ("tree-top", 0.0)]
+QUICK = [("tree-top", 0.0)]
 ONE_PASS = [name for name in sorted(methods()) if "demo" not in name]
 CASES = quick_or_slow(product(ONE_PASS, [0.0, 1.0]), lambda name, temperature: (name, temperature) in QUICK)
 

@@ -91,12 +91,12 @@ class Select:
         self._known[row] = int(context.pos[row]) - 1
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        ends, live = context.pos.tolist(), context.live.tolist()
-        self._forget_from([end - lag for end in ends])
         found, score = self.first.find(context, budget)
         taken = score >= self.least
         self.clock.lap("found", taken)  # the first lap of a model starts here
-        choices = {one for one, running in zip(taken.tolist(), live, strict=True) if running}
+        ends, live, chosen = torch.stack([context.pos, context.live.long(), taken.long()]).tolist()  # in one read
+        self._forget_from([end - lag for end in ends])
+        choices = {bool(one) for one, running in zip(chosen, live, strict=True) if running}
         if choices == {True}:
             return found
         behind = [end - 1 - known for end, known, running in zip(ends, self._known, live, strict=True) if running]

@@ -10,7 +10,8 @@
 * Kernels are counted by operator. Attention is one.
 
 What it cannot show: numerics, which kernel of several is chosen and whether there is one for a dtype or shape, memory,
-time, Triton, and races of two streams, which here are one queue. It has neither inference mode nor generators of a GPU.
+time, Triton, and races of two streams, which here are one queue. It has no inference mode, no generators of its
+own, and no gradients.
 """
 
 from tests.support.fakecuda.installed import missing, simulated
