@@ -1,12 +1,11 @@
 """Folders and files from somebody else: they run no code and get no key unless the command line itself says so."""
 
-import http.client
 import json
 import shutil
-import socket
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import torch
 import yaml
@@ -56,12 +55,11 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is sent to servers, of which none is there: hosts, and the key where it goes with a request."""
     found: list[str] = []
 
-    def request(self: Any, method: str, url: str, body: Any, headers: dict[str, str]) -> None:
-        found.append(f"{self.host}:{self.port} {headers.get('Authorization', 'no key')}")
-        raise ConnectionRefusedError("nobody")
+    def send(_: httpx2.Client, request: httpx2.Request, **how: Any) -> httpx2.Response:
+        found.append(f"{request.url.netloc.decode()} {request.headers.get('Authorization', 'no key')}")
+        raise httpx2.ConnectError("nobody", request=request)
 
-    monkeypatch.setattr(http.client.HTTPConnection, "connect", lambda self: setattr(self, "sock", socket.socket()))
-    monkeypatch.setattr(http.client.HTTPConnection, "request", request)
+    monkeypatch.setattr(httpx2.Client, "send", send)
     return found
 
 

@@ -245,7 +245,8 @@ class Client:
         path = "/v1/chat/completions" if "messages" in request else "/v1/completions"
         began = time.perf_counter()
         with self._answer("POST", path, bounds, body) as (response, watch):
-            if response.status_code != HTTPStatus.OK:
+            streams = response.headers.get("content-type", "").startswith("text/event-stream")
+            if response.status_code != HTTPStatus.OK or not streams:
                 self._wrong(response.status_code, whole(response), response)
             return answer_of(events(response, watch.heard), began, self.url, most)
 
@@ -287,8 +288,6 @@ class Client:
         if isinstance(error, httpx2.TimeoutException):
             return ServerError(f"{self.url}: the server has been silent for {seconds:g} seconds: see the server's log")
         said = clean(str(error) or type(error).__name__)
-        if isinstance(error, httpx2.SSEError):
-            return ServerError(f"{self.url}: it does not stream its answers ({said}): is this another API?")
         if isinstance(error, httpx2.ConnectError | httpx2.ProxyError):
             return ServerError(f"{self.url}: no server is there ({said}): start it, or name another --url")
         return ServerError(f"{self.url}: the connection was lost ({said}): see the server's log")
