@@ -16,7 +16,7 @@ from specbench.backends import choose
 from specbench.backends.engines import acceptance, client, server
 from specbench.backends.engines.acceptance import Counters, counters_in
 from specbench.backends.engines.client import Client
-from specbench.backends.engines.dialects import Answer, pieces
+from specbench.backends.engines.dialects import Answer, answer_of, pieces
 from specbench.errors import ServerError, UsageError
 from specbench.metrics import FIRST_PIECE, Trace
 from specbench.spec import RunSpec
@@ -400,6 +400,28 @@ def test_pings_named_events_and_merged_chunks_are_no_pieces() -> None:
         answer = ask_for("/v1/completions", url)
     assert isinstance(answer, Answer)
     assert (answer.text, len(answer.arrived)) == ("aaa", 3)
+
+
+@pytest.mark.parametrize("name", ["vllm-ngram.chat.sse", "vllm-draft.completion.sse", "llama-ngram.chat.sse"])
+@pytest.mark.parametrize("size", [1, 100, 4096])
+def test_a_recorded_stream_is_the_same_however_it_is_cut(name: str, size: int) -> None:
+    data = (Path(__file__).parent / "streams" / name).read_bytes()
+    data = data[:2000] + data[-2000:] if size == 1 else data  # a byte for each read: its start and its end
+    parts = [data[at : at + size] for at in range(0, len(data), size)]
+    chunks = [b"%x\r\n%s\r\n" % (len(part), part) for part in parts]
+    request: dict[str, Any] = {"model": "tiny", "max_tokens": 64}
+    request |= {"messages": []} if "chat" in name else {"prompt": ""}
+    path = "/v1/chat/completions" if "chat" in name else "/v1/completions"
+    known = [line for line in data.decode().splitlines() if line.startswith("data: ")]
+    with serving(Model(raw={path: lambda: [CHUNKED, *chunks, b"0\r\n\r\n"]})) as url:
+        if size == 1:  # cut in the middle of an event
+            with pytest.raises(ServerError, match="not a completion"):
+                Client(url).complete(request)
+            return
+        found = Client(url).complete(request)
+    assert found.record == answer_of((line.removeprefix("data: ") for line in known), 0.0, url, 64).record
+    assert found.record is not None
+    assert found.finish == "length"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ AT_ONCE = "1,4,16"
 def measured(command: Command, url: str, baseline: str, *load: str) -> list[dict[str, str]]:
     found = command("run", "--backend", "openai", "--target", real_servers.NAME, "--url", url,
                     "--baseline-url", baseline, *load, "--limit", "16", "--max-new-tokens", "16", "--warmup", "0",
-                    "--dataset", "code", "--k", "3", "--ignore-eos",
+                    "--dataset", "code", "--k", "3", "--ignore-eos", "--endpoint", "completions",
                     "--format", "csv")  # fmt: skip
     assert found.code == 0, found.err
     assert "acceptance from" in found.err

@@ -88,7 +88,7 @@ class Measured:
 
     def asking(self, count: int, **load: Any) -> Row:
         """The row of a run over so many requests."""
-        common = {"target": real_servers.NAME, "backend": "openai", **self.urls}
+        common = {"target": real_servers.NAME, "backend": "openai", "endpoint": "completions", **self.urls}
         (row,) = run(self.bench, self.asked, self.folder, count, **common, **load).rows()
         return row
 

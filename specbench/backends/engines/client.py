@@ -32,10 +32,11 @@ PAGE_SECONDS = 10.0  # of /v1/models and /metrics
 DRAIN = 2.0  # seconds for the last requests to leave a server's counters of requests under way
 LONGEST = 1 << 20  # bytes of one line of a stream
 PAGE = 4 << 20  # bytes of /v1/models or /metrics
+REFUSED = "leave out what it refuses; a model without a chat template needs --endpoint completions"
 ADVICE = {
-    400: "it refuses these settings or fields, which the message names",
+    400: REFUSED,
     404: "see which models it serves (/v1/models)",
-    422: "it refuses these settings or fields, which the message names",
+    422: REFUSED,
     429: "lower --batch",
 }
 EVENT = 4 << 10  # bytes of a stream per token: many times what engines send
