@@ -241,7 +241,7 @@ def aiperf_request(line: dict[str, Any], payloads: Mapping[str, Any]) -> Request
     body = sent[turn] if isinstance(sent, list) and turn < len(sent) else None
     key, draw = named(body) if isinstance(body, dict) else (f"{conversation}:{turn}", conversation)
     clock = about.get("request_start_ns")
-    began = number(clock / 1e9 if isinstance(clock, int) else clock, "request_start_ns")
+    began = number(clock / 1e9 if isinstance(clock, int) and clock < 1 << 63 else clock, "request_start_ns")
     if line.get("error") or about.get("was_cancelled"):
         return Request(key, draw, began, failed=True)
     if "time_to_first_token" not in metrics:
