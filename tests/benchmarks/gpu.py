@@ -68,7 +68,9 @@ class Part:
 
 def options() -> argparse.ArgumentParser:
     found = harness.parser(__doc__)
-    found.add_argument("--pair", default="demo@llama-7b:demo-draft@llama-68m", help="(demo@llama-7b:demo-draft@llama-68m)")
+    found.add_argument(
+        "--pair", default="demo@llama-7b:demo-draft@llama-68m", help="(demo@llama-7b:demo-draft@llama-68m)"
+    )
     found.add_argument("--dtype", default="bfloat16", help="(bfloat16)")
     found.add_argument("--minutes", type=float, default=14.0, help="for all of it (14)")
     return found
