@@ -58,7 +58,7 @@ def list_models(given: Given) -> None:
 
     specbench models list
 
-    specbench run --target demo@llama-68m
+    specbench run --target demo@llama-300m
     """
     named = [{"name": name, **names.described(name)} for name in names.aliases()]
     grown = [shape_row(shape) for shape in shapes().values()]
