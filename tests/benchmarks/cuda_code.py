@@ -82,6 +82,7 @@ def missing() -> str:
 def an_h100() -> Iterator[None]:
     """Let torch, inductor and Triton find a GPU that is not there."""
     import triton
+    from torch._inductor.graph import GraphLowering
     from torch._inductor.runtime import triton_helpers
     from torch._subclasses import FakeTensorMode
     from torch.utils import _triton
@@ -105,6 +106,7 @@ def an_h100() -> Iterator[None]:
         for name, one in found.items():
             patch.setattr(torch.cuda, name, one, raising=False)
         patch.setattr(triton_helpers, "set_driver_to_gpu", lambda: None)
+        patch.setattr(GraphLowering, "constant_name", lambda graph, name, device: name)  # it would send long ones there
         patch.setattr(FakeTensorMode, "avoid_device_init", property(lambda mode: True))
         patch.setattr("torch.fx.experimental.proxy_tensor.CONSTANT_NUMEL_LIMIT", 0)  # it would compute these there
         patch.setattr(F, "scaled_dot_product_attention", chosen_attention)
