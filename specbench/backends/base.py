@@ -256,6 +256,7 @@ ANYWHERE = (  # settings and groups supported by any engine, or needed by none; 
     "pair", "revisions", "device", "method", "data", "excerpt", "chat", "limit", "stopping", "length", "draws",
     "choices", "k", "confidence", "acceptance_source", "temperature", "top_k", "top_p", "dtype", "aux_layers",
     "draft_vocabulary", "vocabulary", "backend", "engine_option", "url", "baseline_url", "arrivals", "burstiness",
+    "endpoint", "request_field",
 )  # fmt: skip
 POINT_MASS = ("Rejection", "TokenMatch")  # the same if a draft is a point mass, as in lookup
 KERNELS = "it has kernels of its own"
@@ -318,8 +319,7 @@ CAN = {
     "openai": Can(
         settings={
             "batch": None, "min_p": None, "draft_quantize": None, "draft_dtype": None, "device_map": None,
-            "attn_implementation": None, "tier": None, "chat_template": ("none", "always"), "endpoint": None,
-            "request_field": None,
+            "attn_implementation": None, "tier": None, "chat_template": ("none", "always"),
         },
         why=dict.fromkeys(
             ("schedule", "acceptance", "eta", "quantize", "tensor_parallel", "draft_device", "chat_template"),

@@ -310,7 +310,11 @@ PAIR_ON = tuple(
     for one in (
         setting("target"),
         setting("draft"),
-        setting("tier", "eager, graph (CUDA graphs), compile or auto, or a list.", "all; on a CPU auto"),
+        setting(
+            "tier",
+            "How rounds are executed: eager, graph (CUDA graphs), compile or auto, or a list.",
+            "all; on a CPU auto",
+        ),
         setting("context", "Tokens before a round, 4k being 4096, or a list.", "512,2k,4k,32k"),
         *map(setting, ("batch", "dtype", "draft_dtype", "quantize", "draft_quantize")),
     )

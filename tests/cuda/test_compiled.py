@@ -19,7 +19,7 @@ from transformers import LlamaForCausalLM
 from specbench.decoding import tokens
 from specbench.decoding.decode import begin
 from specbench.decoding.loop import Speculate
-from specbench.decoding.method_files import methods, needs
+from specbench.decoding.method_files import learners, needs
 from specbench.decoding.methods import build
 from specbench.decoding.randomness import FromUniforms
 from specbench.decoding.rounds import Play, state
@@ -33,6 +33,7 @@ from tests.support.cases import quick_or_slow
 from tests.support.checkpoints import llama
 from tests.support.fakecuda import missing
 from tests.support.fakecuda.installed import guard
+from tests.support.tiers import NAMES
 
 PLACES = ("simulated",)
 GPU, LENGTH = torch.device("cuda:0"), 256
@@ -94,9 +95,10 @@ def devices_of(play: Play) -> list[Counter[str]]:
     return graphs
 
 
-QUICK = [("tree-top", 0.0)]
-ONE_PASS = [name for name in sorted(methods()) if "demo" not in name]
-CASES = quick_or_slow(product(ONE_PASS, [0.0, 1.0]), lambda name, temperature: (name, temperature) in QUICK)
+WHOLE = [name for name in NAMES if "demo" not in name and not learners(name)]  # its rounds are one call
+CASES = quick_or_slow(
+    [*product(WHOLE, [0.0]), ("chain", 1.0), ("tree-top", 1.0)], lambda *case: case == ("tree-top", 0.0)
+)
 
 
 @pytest.mark.parametrize(("method", "temperature"), CASES)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers.utils import import_utils
 
-from specbench.decoding import tokens
+from specbench.decoding import timing, tokens
 from specbench.models.execution.compiled import COMPILERS
 from specbench.models.network import learning, reduced
 from tests.support.fakecuda import graphs, tensors
@@ -166,7 +166,8 @@ def simulated(count: int = 1) -> Iterator[Machine]:
 
 
 def forget() -> None:
-    """Forget what was found out about devices, and constants that lie on them."""
+    """Forget what was found out about devices, constants that lie on them, and the clock that ran last."""
+    timing._running.clear()
     for one in [*vars(import_utils).values(), tokens.kept]:
         if hasattr(one, "cache_clear"):
             one.cache_clear()
