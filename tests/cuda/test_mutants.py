@@ -16,13 +16,12 @@ from specbench.decoding.tokens import constant
 from specbench.errors import SpecbenchError
 from specbench.models.execution import graphs
 from specbench.models.execution.graphs import Captured
-from specbench.models.network.causal import Causal
 from tests.cuda.support import opened, said, spec_of, traces
 from tests.cuda.test_simulated import GPU, SOME, check, known_on_cpu
 from tests.support.fakecuda import Machine
 from tests.support.tinypair import Pair
 
-BEGIN, START = Whole.begin, Causal.start
+BEGIN = Whole.begin
 
 
 def reading(context: Any, *rest: Any) -> Any:
@@ -53,11 +52,6 @@ def drawing_elsewhere(self: Whole, rng: Any) -> None:
         self._uniforms[stream] = rng.uniforms(tuple(kept.shape), stream).clone()
 
 
-def caching_elsewhere(self: Causal, context: Any) -> None:
-    self.cache = None
-    START(self, context)
-
-
 def read_too_early(self: Captured) -> Tensor:
     self._graph.replay()
     self._read.record()
@@ -65,8 +59,8 @@ def read_too_early(self: Captured) -> Tensor:
     return self._counts.clone()
 
 
-def unawaited(self: Captured) -> Tensor:
-    self.clock.replayed(self._laps)
+def unawaited(self: Captured, idle: bool = False) -> Tensor:
+    self.clock.replayed(self._laps, idle)
     return self._host
 
 
@@ -88,7 +82,6 @@ MUTANTS: dict[str, tuple[Any, str, Any, str, str]] = {
     "a number of the CPU": (loop, "commit", with_a_number_of_the_cpu, "eager", "add_"),
     "a context that moves": (Whole, "begin", beginning_elsewhere, "graph", OTHER),
     "draws that move": (Whole, "draw", drawing_elsewhere, "graph", f"{ILLEGAL} .*was freed"),
-    "a cache that moves": (Causal, "start", caching_elsewhere, "graph", OTHER),
     "an event before the copy that it is for": (Captured, "launch", read_too_early, "graph", STALE),
     "a copy that nobody waits for": (Captured, "read", unawaited, "graph", "must be completed"),
     "an event of the capture alone": (timing.CudaClock, "lap", inside, "graph", "last recorded in a capturing stream"),

@@ -23,16 +23,18 @@ from tests.cuda.support import FEW, PROMPTS, Cost, costing, decoded, opened, sai
 from tests.support.cases import quick_or_slow
 from tests.support.fakecuda import Machine
 from tests.support.frontdoor import Command
+from tests.support.tiers import NAMES
 from tests.support.tinypair import Pair, prompts, reading
 
 GPU, CPU = torch.device("cuda:0"), torch.device("cpu")
 SOME = PROMPTS[:2]
-READ = {"eager": "read_rows", "graph": "read"}  # the one wait of a round: for its state
+READ = {"eager": "read_rows", "graph": "read"}  # the one wait of a whole round: for its state
 # Functions in which the host waits for more, and how often in a round at most.
 MORE = {
     "suffix": {"find": 1}, "suffix-hybrid": {"find": 1, "propose": 1}, "sam": {"propose": 1},
     "tree-dynamic": {"union": 3}, "cascade": {"propose": 2}, "cascade-vertical": {"propose": 2},
-    "triforce": {"propose": 3, "_short": 3}, "retrieval": {"_short": 1},
+    "triforce": {"propose": 3, "_short": 3, "_slide": 1}, "retrieval": {"_short": 1}, "streaming": {"_slide": 1},
+    "swift": {"_slide": 1},
 }  # fmt: skip
 PER_LAYER = 36  # kernels of a layer over one token
 NEW, MANY = 6, 5000
@@ -81,7 +83,7 @@ def check(pair: Pair, machine: Machine, method: str, tier: str) -> None:
         with costing(machine) as cost:
             assert said(traces(native, spec, SOME)) == known
         assert (native.tier.name, native.refused) == (tier, "")
-        waits, allowed = waits_in(cost), MORE.get(method, {}) | {READ[tier]: 1}
+        waits, allowed = waits_in(cost), MORE.get(method, {}) | {READ[tier if method in NAMES else "eager"]: 1}
         assert {name: times for name, times in waits.items() if times > allowed.get(name, 0) * cost.rounds} == {}
         assert cost.scalars == {}
         assert sum(cost.launches.values()) <= SMALL.get(method, MANY) * cost.rounds
