@@ -13,6 +13,7 @@ import torch
 
 from specbench.backends import tiers
 from specbench.models.execution import compiled
+from tests.cuda.support import FEW
 from tests.support.fakecuda import Machine, missing, simulated
 from tests.support.tiers import AsRecorded
 from tests.support.tinypair import Pair, save_pair
@@ -38,6 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         given = item.callspec.params if hasattr(item, "callspec") else {}
         if "tier" in given and given["tier"] == UNABLE.get(given.get("device", "")):
             items.remove(item)
+        elif given.get("device") == "simulated" and given.get("method", FEW[0]) not in FEW:
+            items.remove(item)  # test_simulated.py compares all methods with the CPU
         elif "machine" in getattr(item, "fixturenames", ()) or given.get("device") == "simulated":
             item.add_marker(pytest.mark.skipif(bool(missing()), reason=missing()))
         elif given.get("device") != "cpu" and "gpu" in getattr(item.module, "PLACES", EVERYWHERE):  # type: ignore[attr-defined]
