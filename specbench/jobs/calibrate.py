@@ -21,6 +21,7 @@ from specbench.jobs.run import described, folder_name
 from specbench.measure import grid
 from specbench.measure.calibrate import QUICK_CONTEXT, calibrate, cut, fitting, sizes_of
 from specbench.measure.pair import resolved_pair
+from specbench.models.checkpoints.quantise import UNFUSED
 from specbench.results import folder
 from specbench.results.calibration import AtContext, Calibration, calculated, extrapolated
 from specbench.results.cells import MEASURED, raise_for_status
@@ -140,7 +141,7 @@ def forecast(hardware: str, cells: Sequence[RunSpec], alphas: Sequence[float], k
 
 def calculated_for(gpu: str, cells: Sequence[RunSpec], k: int) -> tuple[str, list[Level]]:
     """The basis, and the calculated costs of every cell on a GPU; `auto` is the tier that a run would take there."""
-    engines = [Engine.of(gpu, "graph" if spec.tier == "auto" else spec.tier, spec.batch) for spec in cells]
+    engines = [Engine.of(gpu, tier_on_gpu(spec), spec.batch) for spec in cells]
     sizes = sizes_of(cells[0])
     levels = list[Level]()
     for engine, spec in zip(engines, cells, strict=True):
@@ -149,6 +150,12 @@ def calculated_for(gpu: str, cells: Sequence[RunSpec], k: int) -> tuple[str, lis
         about = {"tier": engine.tier, "batch": spec.batch, "attention_ms": masked, "attention_unmasked_ms": unmasked}
         levels.append((about, calculated(engine, *sizes, context, k)))
     return GPU.format(engines[0].gpu.title), levels
+
+
+def tier_on_gpu(spec: RunSpec) -> str:
+    """The tier of a run on a GPU where every method can be compiled, as `tiers.choose` decides it."""
+    unpacked = {spec.quantize, spec.draft_quantize} & {*UNFUSED}
+    return spec.tier if spec.tier != "auto" else "compile" if unpacked else "graph"
 
 
 def measured_here(cells: Sequence[RunSpec], k: int) -> tuple[str, list[Level]]:

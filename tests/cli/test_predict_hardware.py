@@ -59,6 +59,16 @@ def test_tables_have_every_tier_and_context_and_say_what_they_are(command: Comma
 
 
 @pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize(
+    ("more", "tier"), [((), "graph"), (("--quantize", "int8"), "compile"), (("--draft-quantize", "fp8"), "compile")]
+)
+def test_auto_is_the_tier_that_a_run_on_a_gpu_would_take(command: Command, more: Sequence[str], tier: str) -> None:
+    words = ("--alpha", "0.8", "--k", "4", "--tier", "auto", "--context", "512", "--format", "csv")
+    (row,) = rows(command(*SEVEN, *words, *more))
+    assert row["tier"] == tier
+
+
+@pytest.mark.usefixtures("offline")
 def test_settings_are_axes_and_change_what_they_should(command: Command) -> None:
     words = ("--alpha", "0.8", "--k", "4", "--tier", "graph,compile", "--context", "512", "--format", "jsonl")
     plain, packed, batched = (
