@@ -29,7 +29,7 @@ def from_run(run: Path, style: Format) -> None:
     rows = rows_with(found, NEEDED)
     cells = [read_cell(row, where) for where, row in rows]
     tell([found])
-    tell_tiers(row for _, row in rows)
+    note_tiers(row for _, row in rows)
     print_measured(cells, style)
 
 
@@ -91,7 +91,7 @@ def start(run: Path, arrivals: Sequence[float], users: Sequence[int], servers: S
         raise UsageError("--arrivals must be above 0 requests a second")
     (read,) = read_given([run])
     rows = [row for _, row in rows_with(read, FLEET_NEEDS)]
-    tell_tiers(rows)
+    note_tiers(rows)
     found = arms(rows, servers.slots)
     samples = [row for rows in read.samples for row in rows]
     tell([read])
@@ -133,7 +133,7 @@ def tell(runs: "Iterable[Run]") -> None:
             typer.echo(f"note: {line}", err=True)
 
 
-def tell_tiers(rows: Iterable[Mapping[str, str]]) -> None:
+def note_tiers(rows: Iterable[Mapping[str, str]]) -> None:
     """Print a line on stderr if costs were measured in several tiers."""
     tiers = dict.fromkeys(clean(tier) for row in rows if (tier := row.get("tier_resolved")))
     if len(tiers) > 1:

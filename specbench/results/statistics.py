@@ -67,7 +67,7 @@ def ratio_of_means(
 
 
 def share_of(good: int, of: int, draws: int) -> Interval:
-    """A share with Wilson's 95 % interval: `good` of `of` requests, of which so many are independent draws.
+    """A share with Wilson's 95 % interval: `good` of `of` requests, which depend on `draws` independent prompts.
 
     Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22, 1927. Unlike an interval
     by the spread of a sample, it does not vanish if all requests are good.

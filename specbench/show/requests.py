@@ -72,10 +72,10 @@ def turning_said(rows: Rows) -> list[str]:
 
 
 def texts_said(rows: Rows) -> str:
-    """How many answers are equal; empty if the files hold none."""
+    """How many answers are equal; empty if all are, or if the files hold none."""
     same, compared = (sum(row[name] or 0 for row in rows) for name in ("texts_identical", "texts_compared"))
-    how = "at temperature 0 they differ by rounding or by a fault, which `specbench verify` can distinguish"
-    return f"{same} of {counted(compared, 'answer')} have identical texts; {how}" if same < compared else ""
+    why = "sampled texts differ by chance, greedy ones by rounding or by a fault, which these files do not distinguish"
+    return f"{same} of {counted(compared, 'answer')} have identical texts: {why}" if same < compared else ""
 
 
 def speedups(rows: Rows) -> Table:

@@ -125,7 +125,7 @@ SINGLE = ("per_step_drafted", "per_step_accepted")
 
 
 def record_of(reported: Mapping[str, Any], tokens: int) -> Record | None:
-    """The record among the PARTS and CHOICE of the events of an answer with so many tokens; None if there is none.
+    """The record of an answer of `tokens` tokens, from the PARTS and CHOICE of its events; None without a record.
     ValueError, with what was found, for a malformed one."""
     found = {
         VLLM: part(part(reported, "metrics"), "speculative_decoding"),
@@ -256,7 +256,7 @@ class Counters:
         return None
 
     def record(self, requests: int) -> Record | None:
-        """A difference in the normal form, for so many requests; None if it has no rounds with a draft.
+        """A difference, over `requests` requests, in the normal form; None without rounds with a draft.
 
         SGLang: a verifying pass emits one token besides the accepted ones, and the first token of a request has none.
         """
@@ -309,6 +309,6 @@ def count_in(text: str, end: float) -> int:
 
 
 def divided(record: Record, tokens: Sequence[int], k: int) -> list[tuple[RoundCounts, ...]]:
-    """The rounds of several answers of so many tokens, from a record of all: divided equally."""
+    """The rounds of each answer, `tokens` of their lengths, from the record of all together: divided equally."""
     rounds = record.each(k)
     return [fitted(rounds[number :: len(tokens)], one) for number, one in enumerate(tokens)]
