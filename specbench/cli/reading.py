@@ -358,14 +358,8 @@ def predict(
     """
     style, settings = given["format"], settings_in(given)
     if hardware is not None:
-        others: dict[str, object] = {
-            "c": c,
-            "c-round": c_round,
-            "c-hat": c_hat,
-            "from-run": from_run,
-            "fleet": fleet or None,
-        }
-        refuse("--hardware takes all costs from the pair's shapes", others)
+        rates = {"c": c, "c-round": c_round, "c-hat": c_hat, "from-run": from_run, "fleet": fleet or None}
+        refuse("--hardware takes all costs from the pair's shapes", rates)
         check_alone(arrivals, users, devices, slots, output_tokens, requests, price, seed)
         ks = [0, *parse_k_list(DEFAULT_KS)] if k is None else parse_k_list(k)
         tiers = {"tier": items(settings["tier"])} if "tier" in settings else {}

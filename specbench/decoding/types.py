@@ -109,12 +109,9 @@ class Draft:
     @property
     def levels(self) -> Tensor:
         """[B] the number of levels drafted in every row."""
-        whole = self.tree.topology.depth
-        return (
-            constant((whole,), self.tree.ids.device).expand(len(self.tree.ids))
-            if self.drafted is None
-            else self.drafted
-        )
+        if self.drafted is not None:
+            return self.drafted
+        return constant((self.tree.topology.depth,), self.tree.ids.device).expand(len(self.tree.ids))
 
 
 @dataclass(frozen=True)
