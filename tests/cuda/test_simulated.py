@@ -37,7 +37,7 @@ MORE = {
     "swift": {"_slide": 1},
 }  # fmt: skip
 PER_LAYER = 36  # kernels of a layer over one token
-NEW, MANY = 6, 5000
+NEW, MANY = 6, 1500
 SMALL = {"baseline": 150, "chain": 500, "tree-top": 750, "prompt-lookup": 300}  # kernels of a round of the tiny pair
 TIERS = ("eager", "graph")
 
