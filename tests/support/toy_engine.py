@@ -31,7 +31,7 @@ PIECE = re.compile("|".join([r"w\d{3} ", *map(re.escape, TEXTS[WORDS:]), r"\S+\s
 
 BUCKETS = 1024  # of hashes of prefixes
 WIDTH, SHARES = 3.1, (0.6, 0.25, 0.15)  # deviation of logits, and the parts of the two last tokens and of the hash
-FREQUENT = 1.5  # deviation of the frequency of words
+FREQUENT, AGAIN = 1.5, 3.0  # deviation of the logits of words, and what the last one but one has in addition
 APART = 0.75  # deviation of the draft's logits from the target's: they agree on 70 % of tokens
 RARE, ENDS, EVERY = 4.8, 14.0, 150  # the logit of EOS: 0.3 %, but certain after one prefix of so many
 EMPTY: State = (0, 0, 0)
@@ -73,6 +73,7 @@ class Model:
         self.last[:, EOS] = self.before[:, EOS] = 0
         self.bucket[:, EOS] = np.where(rng.random(BUCKETS) < 1 / EVERY, ENDS, RARE)
         self.last[:, :WORDS] += rng.normal(size=WORDS) * FREQUENT
+        self.before[range(WORDS), range(WORDS)] += AGAIN
         self.apart = rng.normal(size=(BUCKETS, VOCAB)) * APART
         self.rounding = rng.normal(size=(BUCKETS, VOCAB))
         self.row = lru_cache(10_000)(self.computed)
@@ -133,7 +134,7 @@ class Asked:
         return bool(self.penalised or self.logit_bias or self.min_tokens or self.json)
 
 
-@dataclass
+@dataclass(eq=False)
 class Flight:
     """A request that is served: the most that were at once, itself included, and the longest prompt of the others."""
 
