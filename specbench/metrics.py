@@ -236,3 +236,11 @@ def seed_from(*names: object) -> int:
     """A 63-bit seed from names alone: the same on every machine, different if any name differs."""
     digest = hashlib.sha256("\0".join(map(str, names)).encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8]) >> 1
+
+
+def divergence(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """The first index at which two token sequences differ, including their ends; None if they are equal."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return None if len(a) == len(b) else min(len(a), len(b))

@@ -33,7 +33,8 @@ MAY_IMPORT = {  # the folders of each folder, those of the pure files besides; t
         "theory",
     },
     "library": {"jobs", "show", "judge", "measure", "results"},
-    "jobs": {"training", "show", "judge", "measure", "backends", "models", "results", "decoding", "data", "theory"},
+    "jobs": {"audit", "training", "show", "judge", "measure", "backends", "models", "results", "decoding", "data", "theory"},
+    "audit": {"show", "judge", "measure", "backends", "results"},
     "show": {"judge", "results", "data", "theory"},
     "judge": {"results", "data", "theory"},
     "training": {"models", "decoding", "data", "theory"},
@@ -74,6 +75,7 @@ LIGHT_COMMANDS = {
     "train draft --help": ["train", "draft", "--help"],
     "train head --help": ["train", "head", "--help"],
     "verify --help": ["verify", "--help"],
+    "audit --help": ["audit", "--help"],
     "noise --help": ["noise", "--help"],
     "config show": ["config", "show", "--preset", "chen2023-xsum"],
 }

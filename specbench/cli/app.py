@@ -61,7 +61,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Before a run": {"check": measuring.check, "methods": machine.methods, "predict": reading.predict},
     "Look closer": {
         "trace": measuring.trace, "calibrate": measuring.calibrate, "noise": measuring.noise,
-        "verify": measuring.verify, "import": reading.imported,
+        "verify": measuring.verify, "audit": measuring.audit, "import": reading.imported,
     },
     "Find and train drafts": {
         "tree": measuring.tree, "skip-layers": measuring.skip_layers, "design-draft": training.design_draft,

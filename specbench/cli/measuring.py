@@ -255,6 +255,48 @@ def verify(given: Given, pair: Pair = None) -> None:
     verify.start_verify({**settings, **named}, names, tokens, output)
 
 
+REQUESTS = Option("requests", int, MEASURE, "Requests to the audited server. Fewer than the usual 500 make every part "
+                  "smaller, more are sent under load. A fault in less than 3 ÷ this number of requests may be missed.",
+                  low=20)  # fmt: skip
+MINUTES = Option("minutes", float, MEASURE, "End after this time with what is known then.", low=0.1)
+LOAD = Option("at_once", int, MEASURE, "Requests in flight where the server is tried under load. Default: 8.",
+              ("--concurrency",), low=2, absent=8)  # fmt: skip
+NO_SERVER = setting("backend", "For a pair without servers: native, transformers, vllm or llama.cpp.", "native")
+SERVER_K = setting("k", "The longest draft, around which lengths are tried.", "what the server says, else 4")
+AUDITED = (
+    *PAIR, setting("url", "The server to audit, which speculates."), "baseline_url", NO_SERVER, "method", SERVER_K,
+    setting("dataset", usual="code"), "excerpt", "chat", setting("limit", "Prompts.", 32), "seed",
+)  # fmt: skip
+AUDIT_RESUME = replace(OWN["resume"], help="Continue an audit (its folder); name the servers again.")
+AUDIT_FOLDER = replace(OWN["output_dir"], help="Folder in which the audit's folder is created. Default: results.")
+
+
+@options(*AUDITED, REQUESTS, MINUTES, LOAD, AUDIT_RESUME, AUDIT_FOLDER, *RESULTS)
+def audit(given: Given) -> None:
+    """Find out whether a served model with speculation gives the text of the same model without.
+
+    Sends the same prompts to both servers: greedy, sampled, under load, and where faults were found before. Judges
+    differences by the log-probabilities of the baseline server. Exit code 5 where a fault is proven. Without servers, a
+    method of a pair on a --backend is audited by the target's network.
+
+    Examples:
+
+    specbench audit --url http://localhost:8000 --baseline-url http://localhost:8001 --target qwen3-8b
+
+    specbench audit --target demo --draft demo-draft --backend transformers --method chain --requests 100
+    """
+    settings = settings_of(given)
+    urls = {name: settings.pop(name) for name in URLS if name in settings}
+    if len(urls) == 1:
+        raise UsageError("specbench audit compares two servers: name them with --url and --baseline-url")
+    from specbench.jobs import audit
+    from specbench.jobs.output import output_of
+
+    output = output_of(settings, given)
+    bounds: dict[str, Any] = {name: given.get(name) for name in ("requests", "minutes", "at_once")}
+    audit.start_audit(audit.Wanted(settings, **urls, **bounds), output, given.get("resume"))
+
+
 TRACED = replace(OWN["format"], kind=Literal["terminal", "json", "html"],
                 help="Default: by the end of --output, else terminal.")  # fmt: skip
 FILE = replace(OWN["output"], help="Write to this file (x.json, x.html or text). In a run's folder, trace.json becomes "

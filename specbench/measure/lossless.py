@@ -14,6 +14,7 @@ from transformers import GenerationConfig
 
 from specbench.backends.base import Scores
 from specbench.decoding.method_files import read_method
+from specbench.metrics import divergence
 from specbench.models.execution import machine
 from specbench.models.network.attention import NAME as GROUPED
 from specbench.models.scale import growth
@@ -27,14 +28,6 @@ Prompts = Mapping[tuple[str, int], Sequence[int]]
 # (prompt, output) → [tokens, V] float64 logits, each before its token
 Rescore = Callable[[Sequence[int], Sequence[int]], Tensor]
 POSITIONS = 400  # enough positions to estimate the largest difference of logits
-
-
-def divergence(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """The first index at which two token sequences differ, including their ends; None if they are equal."""
-    for i, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return i
-    return None if len(a) == len(b) else min(len(a), len(b))
 
 
 @dataclass(frozen=True)

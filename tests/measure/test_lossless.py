@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from specbench.backends.native import open_pair
-from specbench.measure.lossless import Outputs, Rescored, compare_outputs, divergence, forks_of, shortfall
+from specbench.measure.lossless import Outputs, Rescored, compare_outputs, forks_of, shortfall
+from specbench.metrics import divergence
 from specbench.models.network.causal import Causal
 from specbench.results.cells import Losslessness
 from specbench.spec import RunSpec

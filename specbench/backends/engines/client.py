@@ -32,6 +32,7 @@ PAGE_SECONDS = 10.0  # of /v1/models and /metrics
 DRAIN = 2.0  # seconds for the last requests to leave a server's counters of requests under way
 LONGEST = 1 << 20  # bytes of one line of a stream
 PAGE = 4 << 20  # bytes of /v1/models or /metrics
+POST_SECONDS, POSTED = 600.0, 256 << 20  # of an answer that is not streamed: log-probabilities of a prompt are long
 REFUSED = "leave out what it refuses; a model without a chat template needs --endpoint completions"
 ADVICE = {
     400: REFUSED,
@@ -251,6 +252,16 @@ class Client:
                 self._wrong(response.status_code, whole(response), response)
             return answer_of(events(response, watch.heard), began, self.url, most)
 
+    def post(self, path: str, body: Mapping[str, Any], seconds: float = POST_SECONDS) -> tuple[int, Any]:
+        """The status and the JSON of an answer, or its text where it is none. ServerError if there is no answer."""
+        with self._answer("POST", path, Bounds(seconds, POSTED), json.dumps(body)) as (response, _):
+            return response.status_code, parsed(whole(response))
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """The status and the JSON of a page, or its text where it is none. ServerError if there is no answer."""
+        status, text = self._read(path)
+        return status, parsed(text)
+
     def _read(self, path: str) -> tuple[int, str]:
         with self._answer("GET", path, Bounds(PAGE_SECONDS, PAGE)) as (response, _):
             return response.status_code, whole(response)
@@ -312,6 +323,13 @@ def api_key() -> str:
 def whole(response: httpx2.Response) -> str:
     """An answer as text; its bounds limit its size."""
     return b"".join(response.iter_raw()).decode(errors="replace")
+
+
+def parsed(text: str) -> Any:
+    """JSON as data, other text as it is."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return text
 
 
 def events(response: httpx2.Response, heard: Callable[[], None]) -> Iterator[str]:

@@ -1,0 +1,199 @@
+"""The result of an audit: the answer, the likely cause of every fault, its numbers, and requests that show it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from specbench.audit.course import Course, Floors
+from specbench.audit.findings import (
+    Finding,
+    Found,
+    answered,
+)
+from specbench.files import read_whole, replace_text
+from specbench.results.documents import content_of, reading, worded
+from specbench.show.table import Table
+from specbench.show.text import markdown_table
+from specbench.wording import literal
+
+FILE, PAGE, SCHEMA = "audit.json", "audit.md", "specbench audit 1"
+LARGEST = 64 << 20  # bytes
+NONE_SEEN = 3.0  # of n requests without a fault: 95 % sure that less than 3 ÷ n are faulty
+LOSSLESS, NUMERIC, LOSSY, OPEN = "LOSSLESS as far as seen", "NUMERIC", "NOT LOSSLESS", "NOT REFUTED"
+MEANING = {
+    LOSSLESS: "greedy answers are equal, and sampled ones follow the baseline's distribution",
+    NUMERIC: "answers differ only where rounding decides between the best tokens",
+    LOSSY: "the text is not that of the target",
+    OPEN: "no difference that proves a fault was found, and no log-probabilities could show a small one",
+}
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """A cell of an audit: what was tried, with how many answered requests and tokens, and its outcome."""
+
+    name: str
+    about: str
+    requests: int
+    tokens: int
+    outcome: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """An audit: its arms, floors, cells, findings, and the settings and the machine that it ran with."""
+
+    started: str
+    command: str
+    arms: Mapping[str, str]
+    floors: Floors
+    cells: Sequence[CellSummary]
+    findings: Sequence[Finding]
+    judged: bool  # by log-probabilities
+    seconds: float
+    settings: Mapping[str, Any]
+    left: str = ""  # why it ended early
+    acceptance: Mapping[str, float] | None = None
+
+    @property
+    def faults(self) -> list[Finding]:
+        return [one for one in self.findings if one.kind == "fault"]
+
+    @property
+    def answer(self) -> str:
+        """The answer in the fixed words."""
+        if self.faults:
+            return LOSSY
+        if not self.judged:
+            return OPEN
+        return NUMERIC if any(one.kind == "numeric" for one in self.findings) else LOSSLESS
+
+    @property
+    def requests(self) -> int:
+        return sum(cell.requests for cell in self.cells)
+
+    @property
+    def missed(self) -> float:
+        """The share of faulty requests that such an audit misses in 1 of 20 cases."""
+        return min(1.0, NONE_SEEN / self.requests) if self.requests else 1.0
+
+
+def summaries(found: Sequence[Found], findings: Sequence[Finding]) -> list[CellSummary]:
+    """One line for every cell; those of one name together."""
+    made: dict[str, CellSummary] = {}
+    for cell, trials in found:
+        able = answered(trials)
+        tokens = sum(one.audited.tokens or len(one.audited.ids) for one in able)
+        before = made.get(cell.name)
+        requests = len(able) + (before.requests if before else 0)
+        about = before.about if before else cell.about
+        outcome = outcome_of(cell.name, findings)
+        made[cell.name] = CellSummary(cell.name, about, requests, tokens + (before.tokens if before else 0), outcome)
+    return list(made.values())
+
+
+def outcome_of(cell: str, findings: Sequence[Finding]) -> str:
+    """The worst outcome of a cell."""
+    kinds = {one.kind for one in findings if one.cell == cell}
+    words = {"fault": "FAULT", "draft": "draft", "not tried": "not tried", "report": "report", "numeric": "numeric"}
+    return next((word for kind, word in words.items() if kind in kinds), "ok")
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+def audit_json(found: Audit) -> str:
+    """The audit as ASCII JSON, with its answer."""
+    derived = {"answer": found.answer, "requests": found.requests, "missed_share": found.missed}
+    return json.dumps({"schema": SCHEMA, **derived, **worded(asdict(found))}, indent=1, allow_nan=False) + "\n"
+
+
+def read_audit(path: Path) -> Audit:
+    """Read an audit from its file. UsageError if it is not one."""
+    with reading(path, "an audit", "specbench audit writes one"):
+        content = content_of(read_whole(path, LARGEST), SCHEMA)
+        known = {name: value for name, value in content.items() if name in Audit.__dataclass_fields__}
+        return TypeAdapter(Audit).validate_python(known)
+
+
+def headline(found: Audit) -> list[str]:
+    """The answer in a few sentences."""
+    answer = found.answer
+    lines = [f"{answer}: {MEANING[answer]}"]
+    if answer != LOSSY:
+        lines.append(f"{found.requests} requests were compared: a fault in {found.missed:.2%} of requests or more "
+                     "would have been seen with 95 % certainty")  # fmt: skip
+    if found.left:
+        lines.append(f"the audit ended early: {found.left}")
+    if known := found.acceptance:
+        length = f", acceptance length {known['acceptance_length']:.2f}" if "acceptance_length" in known else ""
+        share, drafted = known["accepted_per_drafted"], known["drafted"]
+        lines.append(f"drafts: {share:.0%} of {drafted:,.0f} drafted tokens were accepted{length}")
+    if found.judged:
+        lines.append(f"rounding moves the baseline's own log-probabilities by up to {found.floors.nats:.2g} nats "
+                     f"({found.floors.positions} positions)")  # fmt: skip
+    return lines
+
+
+ORDER = ("fault", "draft", "report", "numeric", "not tried")
+SHOWN = 3  # cells of one finding that are named
+
+
+def sentences(found: Audit) -> list[str]:
+    """One sentence for each kind of finding, faults first: where it shows, its worst case, and its likely cause."""
+    groups: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for one in found.findings:
+        own = one.detail if one.kind == "not tried" else ""
+        groups.setdefault((one.kind, one.what, one.cause, own), []).append(one)
+    return [sentence(kind, some) for kind in ORDER for (own, *_), some in groups.items() if own == kind]
+
+
+def sentence(kind: str, some: Sequence[Finding]) -> str:
+    """Findings of one kind in several cells."""
+    worst = max(some, key=lambda one: one.faulty / max(one.of, 1))
+    names = [f"{one.cell} ({one.faulty} of {one.of})" if one.faulty else one.cell for one in some[:SHOWN]]
+    others = len(some) - SHOWN
+    more = f" and {others} other part{'s' * (others > 1)}" if others > 0 else ""
+    p = f" (p = {worst.p:.1g})" if worst.p is not None else ""
+    cause = f". Likely cause: {worst.cause}" if worst.cause else ""
+    word = "FAULT" if kind == "fault" else kind
+    return f"{word}: {worst.what} in {', '.join(names)}{more}: {worst.detail}{p}{cause}"
+
+
+def table(found: Audit) -> Table:
+    """The cells of an audit."""
+    lines = [(one.name, str(one.requests), str(one.tokens), one.outcome, one.about) for one in found.cells]
+    return Table("What was tried", ("requests that", "answered", "tokens", "outcome", "looks for"), lines, left=1)
+
+
+def page(found: Audit) -> str:
+    """The audit in Markdown."""
+    facts = [[literal(str(name)), literal(str(value))] for name, value in {**found.arms, **found.settings}.items()]
+    return "\n".join([
+        "# Audit of a speculating server", "",
+        *(f"{literal(line)}." for line in headline(found)), "",
+        *(f"- {literal(line)}" for line in sentences(found)), "",
+        table(found).markdown(),
+        "## What it is of", "", *markdown_table(("", ""), facts, "ll"), "",
+        f"Command: `{found.command}`, {found.started}, {found.seconds:.0f} seconds.", "",
+    ])  # fmt: skip
+
+
+def write_reproductions(folder: Path, found: Audit, course: Course) -> list[Path]:
+    """For each fault the smallest request as two curl lines, and both answers. Returns the files."""
+    made = []
+    for number, one in enumerate((one for one in found.faults if one.trial is not None), 1):
+        assert one.trial is not None
+        lines = [
+            f"# {one.cell}: {one.what}: {one.detail}", "# without a draft:", course.baseline.curl(one.trial.ask),
+            "# with a draft:", course.audited.curl(one.trial.ask),
+            f"# without: {json.dumps(asdict(one.trial.baseline))}", f"# with: {json.dumps(asdict(one.trial.audited))}",
+        ]  # fmt: skip
+        path = folder / f"fault-{number}.sh"
+        replace_text(path, "\n".join(lines) + "\n")
+        made.append(path)
+    return made

@@ -1,0 +1,445 @@
+"""What the answers of an audit show: forks of greedy text, the distribution of sampled text, counts, and the draft."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from specbench.audit.causes import SINGLE, cases_of, likely, sampled_cause
+from specbench.audit.cells import NEUTRAL_CELL, Cell
+from specbench.audit.course import ARMS, Course, Floors, Trial, digest
+from specbench.audit.probes import Ask, Reply
+from specbench.audit.statistics import (
+    ORDER,
+    Deviation,
+    Scored,
+    Step,
+    deviations,
+    permutation,
+    step_of,
+    too_few,
+    too_many,
+)
+from specbench.judge.significance import FALSE_ALARM, holm
+from specbench.metrics import divergence
+
+# fault: the text is not that of the target. numeric: within rounding. draft: speculation does not work as it should.
+# report: what the server says about its answers is wrong. not tried: with the reason.
+Kind = Literal["fault", "numeric", "draft", "report", "not tried"]
+Found = tuple[Cell, Sequence[Trial]]
+NEVER = 0.02  # share of accepted drafts below which a draft counts as never accepted
+ENOUGH = 100  # drafted tokens for that
+SURE = 20.0  # nats of surprise of an answer that is not sampled twice by chance
+FEW = 24  # tokens of it
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that an audit found in a cell.
+
+    what: short, fixed words; detail: with numbers. faulty, of: requests. p: corrected for all tests; None for a proof.
+    trial: the smallest request that shows it. cause: the likely one.
+    """
+
+    cell: str
+    kind: Kind
+    what: str
+    detail: str
+    faulty: int = 0
+    of: int = 0
+    p: float | None = None
+    trial: Trial | None = field(default=None, compare=False)
+    cause: str = ""
+
+
+FORK, SHAPE, SAMPLED, SEEDS, FORM = "another token", "another shape", "another distribution", "equal samples", "form"
+RATE, PROMPT, AFTER = "more forks than rounding explains", "another prompt", "text after its end"
+NO_DRAFT, REJECTED, WORSE, LOGPROBS = "no draft", "drafts are not accepted", "acceptance falls", "log-probabilities"
+
+
+def findings_of(course: Course, found: Sequence[Found], floors: Floors) -> list[Finding]:
+    """All findings, worst kinds first within the order of cells."""
+    made: list[Finding] = []
+    for cell, trials in found:
+        made += refusals(cell, trials)
+        made += odd(cell, trials)
+    made += forks(course, [(cell, trials) for cell, trials in found if cell.kind == "greedy"], floors)
+    forked = any(one.kind == "fault" and one.what == FORK for one in made)
+    made += distributions(course, [(cell, trials) for cell, trials in found if cell.kind == "sampled"], floors, forked)
+    made += [one for cell, trials in found if cell.kind == "texts" for one in forms(cell, trials)]
+    made += [*reported(course, found, floors), *drafting(found)]
+    return [one if one.cause or one.what not in SINGLE else replace(one, cause=SINGLE[one.what]) for one in made]
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def refusals(cell: Cell, trials: Sequence[Trial]) -> list[Finding]:
+    """Why a cell could not be tried, wholly or in part."""
+    if not cell.asks:
+        return [Finding(cell.name, "not tried", "no request", "it needs a chat format, or longer answers")]
+    arms = [pair for one in trials for pair in (("baseline", one.baseline), ("audited server", one.audited))]
+    reasons = Counter((arm, reply.refused) for arm, reply in arms if reply.refused)
+    if not reasons:
+        return []
+    (arm, reason), many = reasons.most_common(1)[0]
+    return [Finding(cell.name, "not tried", "refused", f"the {arm} answered {reason}", many, len(trials))]
+
+
+def answered(trials: Sequence[Trial]) -> list[Trial]:
+    """Those that both arms answered."""
+    return [one for one in trials if not one.baseline.refused and not one.audited.refused]
+
+
+def oddities(ask: Ask, reply: Reply, prompt: int | None) -> dict[str, str]:
+    """What is wrong with an answer in itself, by kind; an engine may have such a habit without a draft, too."""
+    found: dict[str, str] = {}
+    fields, length = ask.fields, len(reply.ids)
+    tokens = reply.tokens if reply.tokens is not None else length
+    if reply.ids and tokens != length:
+        found["usage"] = f"{length} tokens, counted as {tokens}"
+    if max(tokens, length) > ask.new:
+        found["too long"] = f"{max(tokens, length)} tokens, with max_tokens {ask.new}"
+    if reply.finish == "length" and max(tokens, length) < ask.new:
+        found["too short"] = f"{tokens} tokens and finish_reason length, with max_tokens {ask.new}"
+    ends = fields.get("stop") or fields.get("stop_token_ids") or not fields.get("ignore_eos", True)
+    if reply.finish == "stop" and not ends and not ask.messages:
+        found["stopped"] = f"finish_reason stop after {tokens} tokens, without an end"
+    if any(stop in reply.text for stop in fields.get("stop") or ()):
+        found[AFTER] = f"the text holds its stop string {fields['stop'][0]!r}"
+    inner = [token for token in fields.get("stop_token_ids") or () if token in reply.ids[:-1]]
+    if inner:
+        found[AFTER] = f"tokens follow the stop token {inner[0]}"
+    if prompt is not None and reply.prompt is not None and reply.prompt != prompt:
+        found[PROMPT] = f"a prompt of {reply.prompt} tokens, and {prompt} on the baseline"
+    return found
+
+
+def odd(cell: Cell, trials: Sequence[Trial]) -> list[Finding]:
+    """Answers that are wrong in themselves, where the baseline's are not."""
+    found: dict[str, list[tuple[Trial, str]]] = {}
+    for one in answered(trials):
+        usual = oddities(one.ask, one.baseline, None)
+        for what, detail in oddities(one.ask, one.audited, one.baseline.prompt).items():
+            if what not in usual:
+                found.setdefault(what, []).append((one, detail))
+    return [
+        Finding(
+            cell.name,
+            "report" if what == "usage" else "fault",
+            what,
+            some[0][1],
+            len(some),
+            len(trials),
+            None,
+            some[0][0],
+        )
+        for what, some in found.items()
+    ]
+
+
+def reported(course: Course, found: Sequence[Found], floors: Floors) -> list[Finding]:
+    """Whether the audited arm reports the log-probabilities of its tokens, in one answer."""
+    first = next((one for _, trials in found for one in answered(trials) if one.audited.ids), None)
+    if first is None or not course.baseline.scores:
+        return []
+    said = course.decoded(first.ask.prompt, first.ask.new, ARMS[1])
+    known = course.score(first.ask.prompt, [one.token for one in said])
+    wrong = [at for at, (one, other) in enumerate(zip(said, known, strict=True)) if apart(one, other) > floors.limit]
+    if not wrong:
+        return []
+    detail = f"{len(wrong)} of {len(said)} tokens have none or a wrong one, the first at token {wrong[0] + 1}"
+    return [Finding("greedy", "report", LOGPROBS, detail, 1, 1, None, first)]
+
+
+def apart(one: Scored, other: Scored) -> float:
+    """The difference of the log-probabilities of a token; infinite if one is missing."""
+    values = one.of(one.token), other.of(one.token)
+    return math.inf if None in values else abs((values[0] or 0.0) - (values[1] or 0.0))
+
+
+# --- greedy text ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Where a greedy answer leaves the baseline's, and how far its token is below the best one, in nats.
+
+    own: that of the baseline's token.
+    """
+
+    at: int
+    gap: float
+    own: float = 0.0
+
+
+def fork_of(course: Course, one: Trial) -> Fork | None:
+    """The first fork of an answer; None if there is none. Its gap is NaN if nothing gives log-probabilities."""
+    mine, other = one.baseline.ids, one.audited.ids
+    if not mine or not other:
+        return None if one.baseline.text == one.audited.text else Fork(0, math.nan)
+    at = divergence(mine, other)
+    if at is None:
+        return None
+    if not course.baseline.scores:
+        return Fork(at, math.nan)
+    following = (mine if len(mine) > at else other)[at]
+    (found,) = course.score((*one.ask.prompt, *mine[:at]), (following,))
+    if at >= min(len(mine), len(other)):  # one of them ends there, and the token of an end is unknown
+        return Fork(at, max(found.lead, gap_of(found, following)))
+    return Fork(at, gap_of(found, other[at]), gap_of(found, mine[at]))
+
+
+def gap_of(found: Scored, token: int) -> float:
+    """How far a token is below the best one: at least, if it is not among the known ones."""
+    value = found.of(token)
+    return found.top[0][1] - (found.top[-1][1] if value is None else value)
+
+
+def forks(course: Course, found: Sequence[Found], floors: Floors) -> list[Finding]:
+    """The forks of greedy answers: beyond rounding, within it, or more than it explains."""
+    made, explained, limit, flags = list[Finding](), 0, floors.limit, list[tuple[Cell, Trial, bool]]()
+    for cell, trials in found:
+        able = answered(trials)
+        some = [(one, fork) for one in able if (fork := fork_of(course, one)) is not None]
+        wrong = {id(one) for one, fork in some if fork.gap > limit}
+        flags += [(cell, one, id(one) in wrong) for one in able]
+        near = [pair for pair in some if pair[1].gap <= limit]
+        parts: dict[Kind, list[tuple[Trial, Fork]]] = {
+            "fault": [pair for pair in some if pair[1].gap > limit],
+            "numeric": [pair for pair in some if not pair[1].gap > limit and not pair[1].own > limit],
+            "not tried": [pair for pair in near if pair[1].own > limit],  # the baseline left its own best token
+        }
+        explained += len(near)
+        made += [fork_finding(cell, kind, pairs, len(able), limit) for kind, pairs in parts.items() if pairs]
+    expected = expected_forks(course, found, floors)
+    if expected is not None and (p := too_many(explained, expected)) < FALSE_ALARM / 10:
+        detail = f"{explained} answers leave the baseline's within rounding, and {expected:.1f} are expected"
+        made.append(Finding("greedy", "fault", RATE, detail, explained, len(flags), p))
+    cause = likely(cases_of(flags), course.plan.k) if any(bad for *_, bad in flags) else ""
+    return [replace(one, cause=cause) if one.kind == "fault" and one.what == FORK else one for one in made]
+
+
+def fork_finding(cell: Cell, kind: Kind, pairs: Sequence[tuple[Trial, Fork]], of: int, limit: float) -> Finding:
+    """The finding of some forks of a cell; the smallest request shows it."""
+    trial, fork = min(pairs, key=lambda pair: (len(pair[0].ask.prompt), pair[1].at))
+    gaps = [fork.gap if kind == "fault" else max(fork.gap, fork.own) for _, fork in pairs]
+    where = f"the first at token {fork.at + 1}"
+    who = "the baseline's token is " * (kind == "not tried")
+    detail = f"{who}up to {max(gaps):.2g} nats below the best token, and rounding explains {limit:.2g}; {where}"
+    detail = f"without log-probabilities they cannot be judged; {where}" if math.isnan(gaps[0]) else detail
+    return Finding(cell.name, kind, FORK, detail, len(pairs), of, None, trial)
+
+
+def expected_forks(course: Course, found: Sequence[Found], floors: Floors) -> float | None:
+    """An upper estimate of the number of answers that rounding makes leave the baseline's, from twice the observed
+    differences and the leads along the baseline's answers; None if those are unknown."""
+    if not floors.leads:
+        return None
+    noise = sorted(2 * abs(one) for one in floors.leads)
+    answers = [one for cell, trials in found[:1] for one in answered(trials) if one.baseline.ids]
+    chances = []
+    for one in answers:
+        leads = [scored.lead for scored in course.score(one.ask.prompt, one.baseline.ids)]
+        beyond = [sum(value > lead for value in noise) / len(noise) for lead in leads]
+        chances.append(1 - math.prod(1 - chance / 2 for chance in beyond))
+    total = sum(len(answered(trials)) for _, trials in found)
+    return max(math.fsum(chances) / max(len(chances), 1), 1 / max(len(answers), 1)) * total
+
+
+# --- sampled text -----------------------------------------------------------------------------------------------------
+
+
+def distributions(course: Course, found: Sequence[Found], floors: Floors, forked: bool) -> list[Finding]:
+    """Sampled answers that do not follow the baseline's distribution, where the baseline's own do."""
+    if not course.baseline.scores:
+        return [one for cell, trials in found for one in unlike_lengths(cell, trials)]
+    tests: dict[tuple[str, str], Deviation] = {}
+    for cell, trials in found:
+        for one in tested(course, cell, trials, "audited", floors):
+            tests[cell.name, one.name] = one
+    corrected = dict(zip(tests, holm([one.p for one in tests.values()]), strict=True))
+    cells, cause = {own for (own, _), p in corrected.items() if p < FALSE_ALARM}, ""
+    made = [one for cell, trials in found for one in repeated(course, cell, trials)]
+    for cell, trials in found:
+        bad = {name: p for (own, name), p in corrected.items() if own == cell.name and p < FALSE_ALARM}
+        if not bad:
+            continue
+        control = {
+            one.name for one in tested(course, cell, trials, "baseline", floors) if one.p < FALSE_ALARM / len(tests)
+        }
+        if control:
+            detail = f"the baseline's own answers do not follow its log-probabilities ({min(control)})"
+            made.append(Finding(cell.name, "not tried", SAMPLED, detail))
+            continue
+        name = min(bad, key=lambda one: (tests[cell.name, one].p, one))
+        cause = (
+            cause
+            if cause and NEUTRAL_CELL in cells
+            else sampled_cause(cell.name, tests[cell.name, name], cells, forked)
+        )
+        made.append(replace(sampled_finding(cell, trials, tests[cell.name, name], bad[name]), cause=cause))
+    return made
+
+
+def tested(course: Course, cell: Cell, trials: Sequence[Trial], arm: str, floors: Floors) -> list[Deviation]:
+    """The tests of the sampled answers of one arm."""
+    answers = [steps_of(course, cell, one.ask, getattr(one, arm), floors) for one in answered(trials)]
+    return deviations([one for one in answers if any(step is not None for step in one)])
+
+
+def steps_of(course: Course, cell: Cell, ask: Ask, reply: Reply, floors: Floors) -> list[Step | None]:
+    """The null distributions along a sampled answer."""
+    if not reply.ids:
+        return []
+    scores = course.score(ask.prompt, reply.ids)
+    return [step_of(one, cell.sampler, reply.ids[:at], floors.nats) for at, one in enumerate(scores)]
+
+
+def sampled_finding(cell: Cell, trials: Sequence[Trial], worst: Deviation, p: float) -> Finding:
+    """The finding of a deviation, with its numbers."""
+    numbers = f"{worst.found:.3g} instead of {worst.expected:.3g} (z {worst.z:+.1f}, {worst.tokens} tokens)"
+    mean = "" if worst.name.startswith(ORDER) or math.isnan(worst.smallest) else "a share of "
+    detail = f"{worst.name}: {mean}{numbers}"
+    return Finding(cell.name, "fault", SAMPLED, detail, 0, len(trials), p, trials[0])
+
+
+def repeated(course: Course, cell: Cell, trials: Sequence[Trial]) -> list[Finding]:
+    """Equal samples with different seeds, which chance does not explain."""
+    known: dict[str, Trial] = {}
+    twice, some = 0, list[Trial]()
+    for one in answered(trials):
+        if len(one.audited.ids) < FEW:
+            continue
+        key = digest([list(one.ask.prompt), list(one.audited.ids)])
+        if key in known and known[key].baseline.ids != one.baseline.ids and surprise(course, one) > SURE:
+            twice, some = twice + 1, [*some, one]
+        known.setdefault(key, one)
+    if not twice:
+        return []
+    detail = "answers to one prompt with different seeds are equal, and the baseline's are not"
+    return [Finding(cell.name, "fault", SEEDS, detail, twice, len(trials), None, some[0])]
+
+
+def surprise(course: Course, one: Trial) -> float:
+    """−log of the probability of an answer, at least."""
+    scores = course.score(one.ask.prompt, one.audited.ids)
+    return -math.fsum(value if (value := each.of(each.token)) is not None else each.top[-1][1] for each in scores)
+
+
+def unlike_lengths(cell: Cell, trials: Sequence[Trial]) -> list[Finding]:
+    """Without log-probabilities: sampled answers of another length."""
+    able = answered(trials)
+    pairs = [(one.baseline.tokens or 0, one.audited.tokens or 0) for one in able]
+    p = permutation(pairs) if pairs else 1.0
+    if p >= FALSE_ALARM:
+        return []
+    means = [math.fsum(column) / len(pairs) for column in zip(*pairs, strict=True)]
+    detail = f"answers have {means[1]:.0f} tokens on average, and {means[0]:.0f} on the baseline"
+    return [Finding(cell.name, "fault", SAMPLED, detail, 0, len(able), p, able[0])]
+
+
+# --- texts of a form --------------------------------------------------------------------------------------------------
+
+
+def forms(cell: Cell, trials: Sequence[Trial]) -> list[Finding]:
+    """Answers that break their form, where the baseline's do not: invalid JSON, arguments that are not JSON."""
+    able = answered(trials)
+    broken = [one for one in able if well_formed(one, one.baseline) and not well_formed(one, one.audited)]
+    if not broken:
+        differ = sum(one.baseline.text != one.audited.text for one in able)
+        detail = "texts differ; they have no known tokens that could be judged"
+        return [Finding(cell.name, "numeric", FORM, detail, differ, len(able))] if differ else []
+    detail = f"not of the form that was requested: {broken[0].audited.text[:60]!r}"
+    return [Finding(cell.name, "fault", FORM, detail, len(broken), len(able), None, broken[0])]
+
+
+def well_formed(one: Trial, reply: Reply) -> bool:
+    """Whether an answer that ended has the form that was requested."""
+    if reply.finish == "length":
+        return True
+    if "response_format" in one.ask.fields:
+        return is_json(reply.text)
+    if "tools" in one.ask.fields and reply.text.startswith("get_weather("):
+        return is_json(reply.text.removeprefix("get_weather(")[:-1])
+    return True
+
+
+def is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+# --- the draft --------------------------------------------------------------------------------------------------------
+
+
+def drafting(found: Sequence[Found]) -> list[Finding]:
+    """Whether the audited arm drafts, and its drafts are accepted, to the end."""
+    replies = [(cell, one.audited) for cell, trials in found for one in answered(trials)]
+    drafted, accepted = totals(replies)
+    if drafted is None or not replies:
+        return [Finding("all", "not tried", NO_DRAFT, "the server does not report its drafts")]
+    if not drafted:
+        return [Finding("all", "draft", NO_DRAFT, "no token was drafted", len(replies), len(replies))]
+    made = []
+    if drafted >= ENOUGH and accepted < NEVER * drafted:
+        detail = f"{accepted} of {drafted} drafted tokens were accepted (acceptance length 1.0)"
+        made.append(Finding("all", "draft", REJECTED, detail, len(replies), len(replies)))
+    return [*made, *collapsed(found), *falling(found)]
+
+
+def totals(replies: Sequence[tuple[Cell, Reply]]) -> tuple[int | None, int]:
+    """The drafted and accepted tokens; None if no answer reports them."""
+    known = [reply for _, reply in replies if reply.drafted is not None and reply.accepted is not None]
+    return (sum(one.drafted or 0 for one in known) if known else None), sum(one.accepted or 0 for one in known)
+
+
+def collapsed(found: Sequence[Found]) -> list[Finding]:
+    """Drafts that sampling accepts far less often than greedy decoding does: a tenth of it is the least to expect."""
+    by = {kind: totals([(cell, one.audited) for cell, trials in found if kind in (cell.kind, cell.name)
+                        for one in answered(trials)]) for kind in ("greedy", NEUTRAL_CELL)}  # fmt: skip
+    (drafted, accepted), (sampled_drafted, sampled_accepted) = by["greedy"], by[NEUTRAL_CELL]
+    if not drafted or not sampled_drafted or accepted < NEVER * drafted:
+        return []
+    least = accepted / drafted / 10
+    if too_few(sampled_accepted, sampled_drafted, least) >= FALSE_ALARM:
+        return []
+    detail = (f"{sampled_accepted} of {sampled_drafted} drafted tokens were accepted at temperature 1, and "
+              f"{accepted / drafted:.0%} at temperature 0")  # fmt: skip
+    return [Finding(NEUTRAL_CELL, "draft", REJECTED, detail)]
+
+
+def falling(found: Sequence[Found]) -> list[Finding]:
+    """Acceptance of the same prompts at the start and at the end."""
+    cells = {cell.name: trials for cell, trials in found}
+    pairs = [(share(a.audited), share(b.audited)) for a, b in
+             zip(cells.get("greedy", ()), cells.get("greedy, again at the end", ()), strict=False)]  # fmt: skip
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if len(known) < 8:
+        return []
+    before, after = (math.fsum(column) / len(known) for column in zip(*known, strict=True))
+    if after >= before or permutation(known) >= FALSE_ALARM:
+        return []
+    detail = f"{before:.0%} of the drafted tokens at the start, {after:.0%} of those of the same prompts at the end"
+    return [Finding("greedy, again at the end", "draft", WORSE, detail, len(known), len(known))]
+
+
+def share(reply: Reply) -> float | None:
+    return reply.accepted / reply.drafted if reply.drafted and reply.accepted is not None else None
+
+
+def acceptance_in(found: Sequence[Found]) -> dict[str, float] | None:
+    """The drafted and accepted tokens, their share, and the acceptance length where rounds are reported."""
+    known = [one.audited for _, trials in found for one in answered(trials) if one.audited.drafted is not None]
+    drafted, accepted = totals([(found[0][0], one) for one in known]) if known else (None, 0)
+    if not drafted:
+        return None
+    rounds = sum(one.rounds or 0 for one in known)
+    length = (
+        {"acceptance_length": 1 + accepted / rounds} if rounds and all(one.rounds is not None for one in known) else {}
+    )
+    return {"drafted": drafted, "accepted": accepted, "accepted_per_drafted": accepted / drafted, **length}

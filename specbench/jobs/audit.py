@@ -1,0 +1,231 @@
+"""The body of `specbench audit`: two servers, a journal that can be continued, a certificate and an exit code."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from specbench.audit import certificate
+from specbench.audit.cells import Cell, Plan
+from specbench.audit.certificate import Audit, audit_json, headline, page, sentences, summaries, table
+from specbench.audit.course import Bounds, Course, Trial, floors_of
+from specbench.audit.findings import acceptance_in, findings_of
+from specbench.audit.probes import Probe, ServerProbe
+from specbench.backends.choose import backend_for
+from specbench.backends.engines.dialects import CHAT, text_of
+from specbench.backends.engines.server import Server
+from specbench.data.prompts import PromptSet
+from specbench.errors import NotLosslessError, ServerError, UsageError
+from specbench.files import replace_text
+from specbench.jobs.output import Output, say
+from specbench.measure.plan import read_prompts
+from specbench.results import folder, journal
+from specbench.results.machine import command_line, now
+from specbench.results.named_runs import read_json
+from specbench.show import run_output
+from specbench.show.fitting import draw, screen
+from specbench.spec import BASELINE, RunSpec
+from specbench.wording import clean, clean_path
+
+DESCRIPTION, KEPT = "settings.json", ("settings", "requests", "at_once")
+SAID = ("target", "draft", "method", "backend", "dataset", "limit", "seed")
+USUAL = {"dataset": "code", "limit": 32}
+LONGEST = 1024  # tokens of a prompt
+ROOM = 160  # tokens of an answer, at most
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an audit is of, and its bounds: two servers or a pair on a backend, data, requests and minutes."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    url: str | None = None
+    baseline_url: str | None = None
+    requests: int | None = None
+    minutes: float | None = None
+    at_once: int = 8
+
+
+def start_audit(wanted: Wanted, output: Output, resumed: Path | None = None) -> None:
+    """Audit, write and print the certificate. NotLosslessError if a fault is proven."""
+    err = Console(stderr=True, quiet=output.quiet)
+    wanted = wanted if resumed is None else continued(wanted, resumed)
+    spec = spec_of(wanted)
+    with opened(spec, wanted) as (baseline, audited, plan):
+        say(err, [f"auditing {audited.name} ({spec.target}) against {baseline.name}"])
+        audit_of(baseline, audited, plan, spec, wanted, output, resumed)
+
+
+def audit_of(
+    baseline: Probe, audited: Probe, plan: Plan, spec: RunSpec, wanted: Wanted, output: Output, resumed: Path | None
+) -> None:
+    """Audit one arm against another."""
+    err = Console(stderr=True, quiet=output.quiet)
+    began = now()
+    with folder.writing_to(output.parent):
+        place = resumed or folder.make_folder(output.parent, "_".join([began, "audit", folder.slug(spec.target)]))
+        replace_text(place / DESCRIPTION, json.dumps({name: getattr(wanted, name) for name in KEPT}) + "\n")
+    settings = {name: getattr(spec, name) for name in SAID} | {"k": plan.k, "at_once": plan.at_once}
+    with journaled(place) as (known, keep):
+        bounds = Bounds(wanted.requests, None if wanted.minutes is None else time.monotonic() + 60 * wanted.minutes)
+        course = Course(baseline, audited, plan, bounds, known, keep, lambda name: say(err, [f"  {name} …"]))
+        clock = time.monotonic()
+        found, left = answers(course)
+        try:
+            made = judged(course, found, left, began, settings, time.monotonic() - clock)
+        except (ServerError, KeyboardInterrupt) as error:
+            raise ServerError(
+                f"{error or 'interrupted'}; continue with specbench audit --resume {place} "
+                "and the same --url and --baseline-url"
+            ) from None
+        write(place, made, course)
+    show(made, place, output, err)
+
+
+def continued(wanted: Wanted, place: Path) -> Wanted:
+    """The settings of an earlier start, with the servers and bounds of this one: a file names no server that gets a
+    key."""
+    if wanted.settings:
+        name = min(wanted.settings).replace("_", "-")
+        raise UsageError(f"--resume takes all settings from the audit that it continues: leave out --{name}")
+    if not (place / journal.FILE).is_file():
+        raise UsageError(f"{clean_path(place)} is not the folder of an audit: see --output-dir of the one to continue")
+    before = read_json(place / DESCRIPTION)
+    try:
+        settings, at_once = dict(before["settings"]), int(before["at_once"])
+        return replace(wanted, settings=settings, at_once=at_once, requests=wanted.requests or before["requests"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{clean_path(place / DESCRIPTION)} is not usable ({clean(error)}): start again") from None
+
+
+def spec_of(wanted: Wanted) -> RunSpec:
+    """The data, the pair and the method of an audit as a cell."""
+    given = {**USUAL, **wanted.settings}
+    if wanted.url is None:
+        spec = RunSpec(**{"tier": "eager", **given})
+        if spec.method == BASELINE or spec.backend == "openai":
+            raise UsageError("specbench audit: name two servers with --url and --baseline-url, or a --method of a pair")
+        return spec
+    if "target" not in given:
+        raise UsageError("specbench audit: name the served model with --target")
+    if others := sorted({"method", "draft", "backend"} & given.keys()):
+        raise UsageError(f"--{others[0]} is about a pair that specbench decodes itself: leave it out with --url")
+    servers = {"backend": "openai", "url": wanted.url, "baseline_url": wanted.baseline_url}
+    return RunSpec(**{**given, **servers, "max_new_tokens": 1})
+
+
+@contextmanager
+def opened(spec: RunSpec, wanted: Wanted) -> Iterator[tuple[Probe, Probe, Plan]]:
+    """The two arms and what they are asked."""
+    share = 1.0 if wanted.requests is None else min(1.0, max(wanted.requests / 500, 0.1))
+    if spec.backend == "openai":
+        baseline, audited = (ServerProbe.of(url, spec.target) for url in (str(wanted.baseline_url), str(wanted.url)))
+        yield baseline, audited, served_plan(spec, wanted, baseline, audited, share)
+        return
+    from specbench.audit.local import LocalProbe
+
+    backend = backend_for([spec.baseline, spec])
+    places = min(LONGEST + ROOM, backend.context - spec.k - 2)
+    prompts = [one.ids[-(places - ROOM) :] for one in read_prompts(spec, backend, ROOM).prompts]
+    backend.load(places)
+    try:
+        plan = Plan(prompts, spec.k, places - ROOM, wanted.at_once, share)
+        yield LocalProbe(backend, spec.baseline, places), LocalProbe(backend, spec, places), plan
+    finally:
+        backend.unload()
+
+
+def served_plan(spec: RunSpec, wanted: Wanted, baseline: ServerProbe, audited: ServerProbe, share: float) -> Plan:
+    """The prompts as ids of the baseline server, and the longest draft of the audited one."""
+    prompts = read_prompts(spec, Server([spec]), 1)
+    context = max(min(baseline.context(), audited.context(), LONGEST + ROOM) - ROOM, 16)
+    chats = conversations(prompts)
+    ids = [baseline.render(messages, text)[-context:] for messages, text in chats]
+    counters = audited.client.counters()
+    k = int(wanted.settings.get("k") or (len(counters.by_position) if counters else 0) or 4)
+    return Plan(ids, min(k, 32), context, wanted.at_once, share, [tuple(messages) for messages, _ in chats])
+
+
+def conversations(prompts: PromptSet) -> list[tuple[list[Mapping[str, Any]], str]]:
+    """The prompts as messages and as text."""
+    found: list[tuple[list[Mapping[str, Any]], str]] = []
+    for prompt in prompts.prompts:
+        if prompt.ids[:1] == (CHAT,):
+            messages = json.loads(text_of(prompt.ids[1:]))["messages"]
+            found.append((messages, "\n".join(str(one.get("content") or "") for one in messages)))
+        else:
+            found.append(([{"role": "user", "content": text_of(prompt.ids)}], text_of(prompt.ids)))
+    return found
+
+
+@contextmanager
+def journaled(place: Path) -> Iterator[tuple[dict[str, Any], Any]]:
+    """What the journal of an audit holds already, and how to add to it."""
+    with folder.writing_to(place):
+        lines = journal.Journal(place / journal.FILE)
+    known = {name: value for body in journal.read_bodies(place / journal.FILE) for name, value in body.items()}
+    try:
+        yield known, lines.append
+    finally:
+        lines.close()
+
+
+def answers(course: Course) -> tuple[list[tuple[Cell, list[Trial]]], str]:
+    """All trials, and why they ended early, if they did."""
+    found: list[tuple[Cell, list[Trial]]] = []
+    try:
+        found.extend(course.trials())
+    except ServerError as error:
+        return found, str(error)
+    except KeyboardInterrupt:
+        return found, "interrupted"
+    short = found and len(found[-1][1]) < len(found[-1][0].asks) * found[-1][0].passes
+    return found, "its time was over" if short else ""
+
+
+def judged(
+    course: Course, found: Sequence[tuple[Cell, Sequence[Trial]]], left: str, began: str, settings: Mapping[str, Any],
+    seconds: float,
+) -> Audit:  # fmt: skip
+    """The audit from its answers."""
+    floors = floors_of(course, found)
+    findings = findings_of(course, found, floors)
+    arms = {"baseline": course.baseline.name, "audited": course.audited.name}
+    return Audit(
+        began, command_line(), arms, floors, summaries(found, findings), findings, course.baseline.scores, seconds,
+        settings, left, acceptance_in(found),
+    )  # fmt: skip
+
+
+def write(place: Path, made: Audit, course: Course) -> None:
+    """The certificate as JSON and Markdown, and requests that show every fault."""
+    with folder.writing_to(place):
+        replace_text(place / certificate.FILE, audit_json(made))
+        replace_text(place / certificate.PAGE, page(made))
+        certificate.write_reproductions(place, made, course)
+
+
+def show(made: Audit, place: Path, output: Output, err: Console) -> None:
+    """Print the certificate, and raise the error for the exit code."""
+    if output.style == "json":
+        sys.stdout.write(audit_json(made))
+    elif output.style == "md":
+        sys.stdout.write(page(made))
+    elif output.style in ("csv", "jsonl"):
+        sys.stdout.write(run_output.rendered([vars(cell) for cell in made.cells], output.style))
+    else:
+        draw(screen(), table(made).drawn())
+        say(screen(), [*headline(made), *sentences(made)])
+    say(err, [f"certificate: {place / certificate.PAGE}"])
+    if made.left and made.left != "its time was over":
+        say(err, [f"continue with specbench audit --resume {place} and the same --url and --baseline-url"])
+    if made.faults:
+        first = made.faults[0]
+        shown = f" (requests that show it: {place}/fault-1.sh)" if first.trial else ""
+        raise NotLosslessError(f"{len(made.faults)} faults, the first: {first.cell}: {clean(first.detail, 300)}{shown}")

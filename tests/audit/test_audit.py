@@ -1,0 +1,187 @@
+"""Whole audits of toy servers: every fault is found and named, and a server without one is not accused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.audit.certificate import LOSSLESS, LOSSY, NUMERIC, OPEN, Audit, audit_json, page, read_audit, sentences
+from specbench.audit.course import Bounds
+from specbench.audit.probes import Ask, Reply, ServerProbe
+from specbench.errors import ServerError
+from tests.support.direct import Direct, audited, course
+from tests.support.faulty_server import NAME, Server, serving
+from tests.support.frontdoor import Command
+from tests.support.server_faults import FAULTS
+
+# The kind, what is found, and the words of its likely cause
+FOUND: dict[str, tuple[str, str, str]] = {
+    "padded-rows": ("fault", "another token", "padded to 1 + K"),
+    "block-boundary": ("fault", "another token", "fills 16 tokens"),
+    "warm-prefix": ("fault", "another token", "a prefix from the cache"),
+    "truncated": ("fault", "another prompt", "different prompts"),
+    "chunked-prefill": ("fault", "another token", "chunks of a long prompt"),
+    "state-column": ("fault", "another token", ""),
+    "corrupt-5": ("fault", "another token", "under load"),
+    "drift": ("draft", "acceptance falls", "becomes worse"),
+    "late-stop": ("fault", "text after its end", "beyond an end"),
+    "after-eos": ("fault", "another token", "an end within an accepted run"),
+    "length-first": ("fault", "text after its end", "beyond an end"),
+    "too-long": ("fault", "too long", "beyond max_tokens"),
+    "too-short": ("fault", "too short", "counted twice"),
+    "lost-brace": ("fault", "form", "grammar or tool parser"),
+    "argmax": ("fault", "another distribution", "best token at every temperature"),
+    "cooler": ("fault", "another distribution", "another temperature"),
+    "min-p-on-bonus": ("fault", "another distribution", "min-p"),
+    "unfiltered": ("fault", "another distribution", "top-k"),
+    "stale-penalties": ("fault", "another distribution", "penalties of the start of a round"),
+    "bias-on-bonus": ("fault", "another distribution", "the bias"),
+    "seed-42": ("fault", "equal samples", "seeds are not used"),
+    "generous": ("fault", "another distribution", "a lossy rule of acceptance"),
+    "residual": ("fault", "another distribution", "a lossy rule of acceptance"),
+    "uninitialised": ("fault", "another distribution", "first tokens that the target hardly ever gives"),
+    "garbage": ("fault", "another distribution", "memory without values"),
+    "wrong-head": ("draft", "drafts are not accepted", "a wrong draft or head"),
+    "no-draft": ("draft", "no draft", "speculation is off"),
+    "zero-logprobs": ("report", "log-probabilities", "drafted tokens"),
+    "usage": ("report", "usage", "counted twice"),
+}
+QUICK = ("padded-rows", "late-stop", "argmax", "min-p-on-bonus", "wrong-head", "zero-logprobs")
+RARE = {"corrupt-0.5", "corrupt-2"}  # they need more requests than an audit sends: tests/benchmarks/audits
+
+
+def shows(made: Audit, name: str) -> bool:
+    kind, what, cause = FOUND[name]
+    return any((one.kind, one.what) == (kind, what) and cause in one.cause for one in made.findings)
+
+
+def test_every_fault_is_expected_here() -> None:
+    assert {*FOUND, *RARE} == set(FAULTS)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_fault_is_found_with_few_requests(name: str) -> None:
+    made = audited(course(name, noise=1e-6, share=0.25, refuses=False))
+    assert shows(made, name), sentences(made)
+    assert made.answer == (LOSSY if FOUND[name][0] == "fault" else made.answer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in FOUND if name not in QUICK])
+def test_a_fault_is_found(name: str) -> None:
+    made = audited(course(name, noise=1e-6, refuses=False))
+    assert shows(made, name), sentences(made)
+    assert (made.answer == LOSSY) == any(one.kind == "fault" for one in made.findings)
+
+
+def test_a_server_without_a_fault_is_lossless_as_far_as_seen() -> None:
+    made = audited(course(share=0.25))
+    assert made.answer == LOSSLESS, sentences(made)
+    assert made.missed == 3 / made.requests
+    refused = {one.cell: one.detail for one in made.findings if one.kind == "not tried"}
+    assert set(refused) == {"min-p 0.1", "logit bias"}
+    assert all("not yet supported with speculative decoding" in detail for detail in refused.values())
+
+
+def test_rounding_is_no_fault() -> None:
+    made = audited(course(noise=0.02, share=0.25))
+    assert made.answer in (NUMERIC, LOSSLESS), sentences(made)
+    assert made.floors.nats > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.0, 1e-3, 0.03])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_false_alarm(noise: float, seed: int) -> None:
+    made = audited(course(noise=noise, seed=seed, refuses=False))
+    assert not made.faults, sentences(made)
+
+
+class Mute(ServerProbe):
+    """A server of an engine without log-probabilities and token ids."""
+
+    @property
+    def scores(self) -> bool:
+        return False
+
+    def complete(self, ask: Ask) -> Reply:
+        found = super().complete(ask)
+        return Reply(**{**vars(found), "ids": ()})
+
+
+def test_without_log_probabilities_nothing_is_proven() -> None:
+    one = course(noise=0.02, share=0.25)
+    one.baseline, one.audited = (Mute(arm.client, arm.model) for arm in (one.baseline, one.audited))  # type: ignore[attr-defined]
+    made = audited(one)
+    assert made.answer == OPEN
+    assert not any(one.kind == "fault" for one in made.findings)
+
+
+# --- the course -------------------------------------------------------------------------------------------------------
+
+
+def test_an_audit_goes_on_where_it_ended() -> None:
+    whole = course(share=0.1)
+    first = audited(whole)
+    entries: dict[str, Any] = dict(list(whole.known.items())[: len(whole.known) // 2])
+    rest = course(share=0.1)
+    rest.known.update(json.loads(json.dumps(entries)))
+    sent = []
+    rest.keep = lambda entry: sent.append(entry)
+    assert audited(rest).findings == first.findings
+    assert len(sent) == len(whole.known) - len(entries)
+
+
+def test_the_bound_of_requests_adds_requests_under_load() -> None:
+    one = course(share=0.1, bounds=Bounds(requests=150))
+    found = list(one.trials())
+    assert sum(len(trials) for _, trials in found) == 150
+    assert found[-1][0].name == "concurrent"
+    assert len({trial.ask.prompt for _, trials in found[-4:] for trial in trials}) > 20
+
+
+def test_the_end_of_its_time_keeps_what_is_known() -> None:
+    ticks = iter(range(1 << 20))
+    found = list(course(share=0.1, bounds=Bounds(until=30, clock=lambda: next(ticks))).trials())
+    assert 0 < sum(len(trials) for _, trials in found) < 30
+
+
+def test_a_lost_server_ends_the_audit_and_keeps_its_answers() -> None:
+    one, kept = course(share=0.1), dict[str, Any]()
+    one.keep = kept.update
+    calls = iter(range(1 << 20))
+
+    def dying(path: str, body: Any) -> tuple[int, Any]:
+        if next(calls) > 20:
+            raise ServerError("http://toy: the connection was lost")
+        return Direct.post(one.audited.client, path, body)  # type: ignore[attr-defined]
+
+    one.audited.client.post = dying  # type: ignore[attr-defined]
+    with pytest.raises(ServerError, match="connection was lost"):
+        list(one.trials())
+    assert len(kept) > 20
+
+
+# --- the certificate --------------------------------------------------------------------------------------------------
+
+
+def test_the_certificate_is_read_again(tmp_path: Path) -> None:
+    made = audited(course("padded-rows", share=0.25))
+    (tmp_path / "audit.json").write_text(audit_json(made))
+    assert read_audit(tmp_path / "audit.json").answer == LOSSY
+    assert "NOT LOSSLESS" in page(made)
+    assert "rows padded to 1 + K" in page(made)
+
+
+def test_the_command(tmp_path: Path, command: Command) -> None:
+    with serving(Server(speculative=False)) as baseline, serving(Server(fault="padded-rows")) as spec:
+        urls = ("--url", spec, "--baseline-url", baseline, "--target", NAME)
+        done = command("audit", *urls, "--requests", "50", "--limit", "8")
+        again = command("audit", *urls[:4], "--resume", str(done.folder))
+    assert done.code == again.code == 5, done.err
+    assert {"audit.json", "audit.md", "fault-1.sh", "settings.json"} <= {one.name for one in done.folder.iterdir()}
+    assert "NOT LOSSLESS" in done.out
+    assert "continued" not in done.err
+    lines = [line for line in (done.folder / "fault-1.sh").read_text().splitlines() if not line.startswith("#")]
+    assert [line.split()[:2] for line in lines] == [["curl", "-s"]] * 2
