@@ -15,10 +15,9 @@ from torch import Tensor
 
 from specbench.decoding.divergences import ForwardKL, divergence
 from specbench.models.network.sampling import Sampling
-from specbench.training import processes
 from specbench.training.cache import TokenCache
 from specbench.training.evaluation import Figures, Judge, Progress, Trained, chosen, sampled
-from specbench.training.learner import Batch, Batches, Learner, newest_checkpoint, on_common_tokens, text_rows
+from specbench.training.learner import Batch, Batches, Learner, agreed, newest_checkpoint, on_common_tokens, text_rows
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher, continued
 
@@ -180,7 +179,7 @@ class Run:
     def evaluate(self) -> None:
         """Add a point to the curve; keep the best weights."""
         student, progress = self.learner.student.eval(), self.progress
-        figures, by_category = processes.agreed(self.judge.figures(student))
+        figures, by_category = agreed(self.judge.figures(student))
         better = not progress.curve or figures.accepted > progress.best
         progress.add(figures, by_category)
         if better:
@@ -236,7 +235,7 @@ class Pace:
         left = max(seconds - (evaluations + 1) * self.evaluation, 0.0)
         once = min(left, self.text / self.speed)
         learned = self.speed * once + self.again * (left - once)
-        return processes.agreed(max(int(float(f"{learned:.1e}")), 1))
+        return agreed(max(int(float(f"{learned:.1e}")), 1))
 
 
 def pace(

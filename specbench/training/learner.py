@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
+from accelerate.utils import broadcast_object_list
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -306,3 +307,24 @@ class Learner:
             return found
 
         return read_checkpoint(path, take)
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+# Those that train together, one per device, as `accelerate launch` or `torchrun` starts them; usually one.
+
+
+def process_state() -> PartialState:
+    """The state of this process; on a machine with GPUs it has its own device."""
+    return PartialState(cpu=not torch.cuda.is_available())
+
+
+def is_first() -> bool:
+    """Whether this process writes files and reports to the user."""
+    return bool(process_state().is_main_process)
+
+
+def agreed(value: T) -> T:
+    """The first process's value: all must decide alike, and devices may round differently."""
+    if process_state().num_processes == 1:
+        return value
+    return cast(T, broadcast_object_list([value])[0])

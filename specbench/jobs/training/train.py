@@ -24,7 +24,6 @@ from specbench.jobs.output import say
 from specbench.jobs.training.data import CACHE, Source, Teaching, teaching
 from specbench.jobs.training.start import Beginning, Begun
 from specbench.show.text import Format, print_records
-from specbench.training import processes
 from specbench.training.distil import Kept, pace, train
 from specbench.training.evaluation import (
     Figures,
@@ -38,7 +37,7 @@ from specbench.training.evaluation import (
     sampled,
 )
 from specbench.training.evaluation import Progress as Learning
-from specbench.training.learner import DivergedError, Missed, newest_checkpoint
+from specbench.training.learner import DivergedError, Missed, is_first, newest_checkpoint, process_state
 from specbench.training.recipe import Recipe
 from specbench.wording import clean, clean_path, first_line
 
@@ -93,7 +92,7 @@ def start(asked: Draft, style: Format, quiet: bool) -> None:
         given, record = ready(asked, asked.identity, err, again=asked.hours is not None)
         run = Training(asked, given, record, err)
         done = run.train()
-    if processes.first():
+    if is_first():
         categories = {**done.by_category, "all": done.figures} if len(done.by_category) > 1 else {"all": done.figures}
         rows = [{"category": name, **asdict(one)} for name, one in categories.items()]
         title = (
@@ -117,7 +116,7 @@ def boost(asked: Draft, drafts: int, style: Format, quiet: bool) -> None:
             student, _ = trained(part, given, err, tuple(earlier))
             rows.append({"draft": number, **worth(student, given, asked.recipe, earlier)})
             earlier.append(student)
-    if processes.first():
+    if is_first():
         both = "tokens that it or an earlier draft likes best"
         print_worth(rows, ("draft",), "held-out text", asked.recipe, style, {both: "together"})
         folder = Path(clean_path(asked.output))
@@ -161,12 +160,12 @@ def print_worth(
 
 def console(quiet: bool) -> Console:
     """The console for progress, on one process only."""
-    return Console(stderr=True, quiet=quiet or not processes.first())
+    return Console(stderr=True, quiet=quiet or not is_first())
 
 
 def ready(asked: Draft, identity: Mapping[str, Any], err: Console, again: bool) -> "tuple[Teaching, Record]":
     """The teacher with its text, and the record of the folder, which is checked before anything is read."""
-    with processes.first_before_others():
+    with process_state().main_process_first():
         record = record_of(asked.output, identity)
         given = (asked.settings, asked.source, asked.recipe, asked.output, err, asked.start.check)
         return teaching(*given, again=again), record
@@ -185,7 +184,7 @@ def trained(asked: Draft, given: Teaching, err: Console, earlier: Sequence[Any] 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock the folder for these processes."""
-    if not processes.first():
+    if not is_first():
         yield
         return
     try:
@@ -237,7 +236,7 @@ class Training:
                 f"{error}: {clean_path(self.asked.output)} has the best draft before that; try a smaller --rate, "
                 "another --output"
             ) from error
-        if processes.first():
+        if is_first():
             self.write_card(done)
         return done
 
@@ -248,7 +247,7 @@ class Training:
         if self.record.tokens is None:
             found = pace(self.student, self.given.teacher, self.given.cache, recipe, self.made.lesson)
             self.record = replace(self.record, tokens=found.tokens(self.asked.hours * 3600, recipe.evaluations))
-            if processes.first():
+            if is_first():
                 write_record(self.asked.output, self.record)
             say(self.err, [f"{found.speed:.0f} tokens/s here: {self.record.tokens:,} tokens in {self.asked.hours:g} h"])
         return recipe.model_copy(update={"tokens": self.record.tokens})
