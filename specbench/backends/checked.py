@@ -27,7 +27,7 @@ from specbench.errors import Missing, MissingError, UsageError
 from specbench.models.checkpoints import check, description, loading, names, quantise
 from specbench.models.checkpoints.description import device_named, recurrent
 from specbench.models.checkpoints.divided import PARALLEL
-from specbench.models.checkpoints.missing import lacking_extra, unavailable, without_extra
+from specbench.models.checkpoints.loading import lacking_extra, unavailable, without_extra
 from specbench.models.checkpoints.reduced import Cut
 from specbench.models.checkpoints.tokenizers import thinking_tokens
 from specbench.models.checkpoints.vocabularies import Vocabularies

@@ -13,7 +13,7 @@ from specbench.backends.base import Held
 from specbench.backends.checked import CheckedPair
 from specbench.backends.roles import Role, places, room, whatever_prompts
 from specbench.decoding.method_files import drafts_with, leaves, needs, read_method
-from specbench.decoding.translation import STRETCH
+from specbench.decoding.protocols import STRETCH
 from specbench.models.checkpoints import divided
 from specbench.models.checkpoints.divided import network_sizes
 from specbench.models.execution.compiled import missing_compiler

@@ -13,8 +13,7 @@ from specbench.backends.heads import joined_in
 from specbench.backends.roles import Role, form
 from specbench.decoding.drafters.strings import Strings
 from specbench.decoding.method_files import LEARNS, learners, leaves, needs, read_method
-from specbench.decoding.protocols import Drafter, Model
-from specbench.decoding.translation import Dictionary
+from specbench.decoding.protocols import Dictionary, Drafter, Model
 from specbench.decoding.verifiers.lossy import synthetic
 from specbench.decoding.views import Common
 from specbench.errors import TooLargeError, UsageError, out_of_memory

@@ -28,8 +28,7 @@ from specbench.models.execution import compiled, few_rows
 from specbench.models.execution.compiled import Compiled, Gate, Name, Passes, reaches, settings
 from specbench.models.execution.few_rows import pays
 from specbench.models.execution.graphs import Captured, Repeated, Shared
-from specbench.models.execution.region_code import Store
-from specbench.models.execution.region_program import Regional, Regions
+from specbench.models.execution.region_code import Regional, Regions, Store
 from specbench.models.execution.regions import UncutError
 from specbench.spec import RunSpec
 from specbench.wording import first_line

@@ -16,12 +16,11 @@ from specbench.decoding.drafters.distilled import Distilled
 from specbench.decoding.drafters.dynamic import Dynamic
 from specbench.decoding.drafters.jacobi import Jacobi, Lookahead
 from specbench.decoding.drafters.lookup import Lookup, Maxgram, PromptLookup, Suffix, SuffixLookup
-from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.recycling import Recycling
 from specbench.decoding.drafters.schedule import Constant, Schedule
 from specbench.decoding.drafters.select import Finder, Select
 from specbench.decoding.drafters.swift import Skippable, Swift
-from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Independent, Planned, Top
+from specbench.decoding.drafters.tree import Branching, Distinct, Expand, Independent, Merge, Planned, Top
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import OF_A_FILE, path_of, read_code, read_method, words
 from specbench.decoding.protocols import Apprentice, Drafter, Model, Network, Ranker, Verifier

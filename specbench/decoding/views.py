@@ -10,10 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specbench.decoding.protocols import After, Learner, Model, Network
+from specbench.decoding.protocols import After, Dictionary, Learner, Model, Network
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.translation import Dictionary
 from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
 

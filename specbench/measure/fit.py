@@ -14,7 +14,7 @@ from specbench.backends.roles import shipped_source
 from specbench.data import sources
 from specbench.errors import SMALLER, Missing, TooLargeError
 from specbench.measure.group import Failure
-from specbench.models.checkpoints import missing, weights
+from specbench.models.checkpoints import loading, weights
 from specbench.models.checkpoints.names import Checkpoint, download_command, fetch
 from specbench.models.execution.machine import free_memory, resident
 from specbench.spec import RunSpec
@@ -142,13 +142,13 @@ def needed(specs: Sequence[RunSpec]) -> list[Needed]:
 def of_model(role: str, checkpoint: Checkpoint) -> Needed:
     """Check that weights are available without fetching them; small description files are fetched."""
     about = (role, checkpoint.name, shipped_source(checkpoint.source))
-    if lacking := missing.unavailable(role, checkpoint):
+    if lacking := loading.unavailable(role, checkpoint):
         return Needed(*about, "missing", lacking.size, lacking.command, lacking.alone)
     folder = fetch(checkpoint)
     files = weights.there(checkpoint, folder)
     if files or Path(checkpoint.source).exists():
         return Needed(*about, "here", sum(file.stat().st_size for file in files))
-    return Needed(*about, "to fetch", missing.download_size(checkpoint), download_command(checkpoint))
+    return Needed(*about, "to fetch", loading.download_size(checkpoint), download_command(checkpoint))
 
 
 def of_data(dataset: str) -> Needed:

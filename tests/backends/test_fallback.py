@@ -15,7 +15,7 @@ from specbench.errors import UnusableModelError, UsageError, out_of_memory
 from specbench.measure import fit
 from specbench.models.checkpoints import quantise
 from specbench.models.execution import compiled, few_rows
-from specbench.models.execution.region_program import Regional
+from specbench.models.execution.region_code import Regional
 from specbench.results.reading import read_run
 from specbench.spec import RunSpec
 from tests.support.frontdoor import SHORT, Command

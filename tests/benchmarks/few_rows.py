@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from specbench.models.execution import compiled, few_rows
 from specbench.models.execution.few_rows import Matrix
-from specbench.models.execution.region_code import Store
-from specbench.models.execution.region_program import Regional, Regions
+from specbench.models.execution.region_code import Regional, Regions, Store
 from tests.benchmarks.harness import Sheet, begin, listed, middle, parser, say
 from tests.support.tiers import never
 

@@ -11,7 +11,7 @@ import pytest
 
 from specbench.backends import tiers
 from specbench.models.execution import compiled
-from specbench.models.execution.region_program import Regional
+from specbench.models.execution.region_code import Regional
 from tests.support.frontdoor import Command, Outcome
 from tests.support.tiers import AsRecorded, never
 from tests.support.tinypair import prompts

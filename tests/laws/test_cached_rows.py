@@ -20,9 +20,8 @@ from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.dynamic import Dynamic
 from specbench.decoding.drafters.jacobi import Jacobi, Lookahead
 from specbench.decoding.drafters.lookup import Maxgram, PromptLookup
-from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.schedule import Confidence
-from specbench.decoding.drafters.tree import Expand, Planned, Top
+from specbench.decoding.drafters.tree import Expand, Merge, Planned, Top
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import After, Drafter
 from specbench.decoding.randomness import Source, seeded

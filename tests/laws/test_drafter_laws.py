@@ -7,8 +7,7 @@ import pytest
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.dynamic import Dynamic
 from specbench.decoding.drafters.lookup import Maxgram, PromptLookup, Suffix, SuffixLookup
-from specbench.decoding.drafters.merge import Merge
-from specbench.decoding.drafters.tree import Distinct, Expand, Independent, Top
+from specbench.decoding.drafters.tree import Distinct, Expand, Independent, Merge, Top
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Drafter
 from specbench.decoding.verifiers.rejection import Rejection

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.dynamic import Dynamic
-from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.strings import Strings
-from specbench.decoding.drafters.tree import Distinct, Expand, Independent, Planned, Top
+from specbench.decoding.drafters.tree import Distinct, Expand, Independent, Merge, Planned, Top
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Drafter, Verifier
 from specbench.decoding.verifiers.block import Block, Traversal

@@ -15,10 +15,9 @@ from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.strings import Strings
 from specbench.decoding.drafters.tree import Expand, Independent, Top
 from specbench.decoding.loop import Speculate
-from specbench.decoding.protocols import Drafter
+from specbench.decoding.protocols import Drafter, Reading
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.tokens import ROOT, TokenTree
-from specbench.decoding.translation import Reading
 from specbench.decoding.types import Context, Draft
 from specbench.decoding.verifiers.lossy import synthetic
 from specbench.decoding.verifiers.rejection import Rejection

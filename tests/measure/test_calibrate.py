@@ -21,7 +21,7 @@ from specbench.errors import UsageError
 from specbench.measure.calibrate import calibrate, fitting, passes_of, quick_costs
 from specbench.metrics import RoundCounts, Trace
 from specbench.models.execution import compiled
-from specbench.models.execution.region_program import Regional
+from specbench.models.execution.region_code import Regional
 from specbench.results.calibration import AtContext, Calibration, points_of
 from specbench.spec import RunSpec
 from specbench.wording import ranges

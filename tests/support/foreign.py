@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specbench.decoding.translation import Dictionary
+from specbench.decoding.protocols import Dictionary
 from specbench.models.checkpoints.tokenizers import spelling_of
 from specbench.models.checkpoints.vocabularies import Rewriter, Vocabularies
 from tests.support.checkpoints import llama

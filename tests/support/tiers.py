@@ -30,7 +30,7 @@ from specbench.decoding.timing import Clock
 from specbench.decoding.types import Context
 from specbench.metrics import Trace
 from specbench.models.execution.compiled import Compiled, missing_compiler
-from specbench.models.execution.region_program import Regional, Regions
+from specbench.models.execution.region_code import Regional, Regions
 from specbench.models.execution.regions import Region
 from specbench.models.network.attention import NAME
 from specbench.models.network.causal import Causal

@@ -8,7 +8,7 @@ import torch
 
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.lookup import Lookup
-from specbench.decoding.drafters.merge import Several, merged_beliefs, merged_laws, merged_valid, refuse_learners
+from specbench.decoding.drafters.tree import Several, merged_beliefs, merged_laws, merged_valid, refuse_learners
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Drafter, Model
 from specbench.decoding.randomness import Source

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.drafters.cascade import packed
-from specbench.decoding.drafters.merge import side_by_side
+from specbench.decoding.drafters.tree import side_by_side
 from specbench.decoding.protocols import Carried, Drafter
 from specbench.decoding.randomness import Source
 from specbench.decoding.timing import Laps, NullClock

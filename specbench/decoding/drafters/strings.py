@@ -18,10 +18,9 @@ from specbench.decoding.drafters.chain import Wrapper, drawable
 from specbench.decoding.drafters.lookup import PromptLookup, Suffix, leaves, merged_tries, tokens_at, trie
 from specbench.decoding.method_files import needs
 from specbench.decoding.methods import build
-from specbench.decoding.protocols import After, Drafter
+from specbench.decoding.protocols import STRETCH, After, Drafter, Reading, Scribe, alike
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.tokens import TokenTree, constant, sent
-from specbench.decoding.translation import STRETCH, Reading, Scribe, alike
 from specbench.decoding.types import STEP, Context, Draft, Verdict
 from specbench.errors import UsageError
 from specbench.metrics import RoundCounts

@@ -4,6 +4,7 @@ Refuses weights that would give wrong numbers: missing, damaged, or of other sha
 transformers would fill those with random numbers.
 """
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,12 +16,14 @@ import transformers
 from transformers import GgufConfig, PreTrainedModel
 from transformers.distributed.configuration_utils import DistributedConfig
 
-from specbench.errors import UnusableModelError, UsageError
+from specbench import hub
+from specbench.errors import Missing, UnusableModelError, UsageError
+from specbench.files import read_whole
 from specbench.models.checkpoints import divided, gguf, names, quantise, reduced, weights
-from specbench.models.checkpoints.bounds import attempt
+from specbench.models.checkpoints.bounds import LARGEST, attempt
 from specbench.models.checkpoints.description import common, experts, load_config, network_class, resolve_dtype
 from specbench.models.checkpoints.divided import AS_STORED, OPTION, How, limits, obstacle
-from specbench.models.checkpoints.names import Checkpoint
+from specbench.models.checkpoints.names import Checkpoint, download_command, fetch, install, repository, require
 from specbench.models.checkpoints.weights import Watch, no_floats, stored, unwatched
 from specbench.models.scale import growth
 from specbench.wording import some
@@ -267,3 +270,75 @@ def refuse_other_types(checkpoint: Checkpoint, model: Any, no_floats: Mapping[st
                 f"{checkpoint.name}: {name} is stored as {kind}, and config.json names no way of quantising: write the "
                 "weights as float32, float16 or bfloat16, or name in quantization_config how they are quantised"
             )
+
+
+# --- what is missing --------------------------------------------------------------------------------------------------
+# Whether a checkpoint is on this machine or available from the hub; and its missing parts, as a download.
+
+WEIGHTS = (".safetensors", ".bin")
+
+
+def unavailable(role: str, checkpoint: Checkpoint) -> Missing | None:
+    """The missing part of a role's checkpoint that cannot be fetched; None if all is here or available."""
+    if Path(checkpoint.source).exists():
+        return None
+    try:
+        folder = fetch(checkpoint)
+    except UnusableModelError as error:
+        said = error.__cause__
+        return described(role, checkpoint, str(error), said and said.__cause__)
+    if weights.there(checkpoint, folder) or hub.answer_of(repository(checkpoint)) is None:
+        return None
+    absent = (
+        f"{repository(checkpoint).subject}: its weights are not in the cache, and the hub does not answer: run "
+        f"`{download_command(checkpoint)}` where there is a network"
+    )
+    return described(role, checkpoint, absent, None)
+
+
+def without_extra(checkpoint: Checkpoint) -> Missing | None:
+    """The missing extra of ours that installs a checkpoint's reader; checks its description."""
+    try:
+        extra, words = needed_extra(checkpoint, fetch(checkpoint))
+    except UnusableModelError:
+        return None  # unknown: the checkpoint itself is missing
+    return lacking_extra(extra, f"{checkpoint.name}: {words}") if extra else None
+
+
+def lacking_extra(extra: str, words: str) -> Missing | None:
+    """A missing extra; `words` describe its use."""
+    try:
+        require(extra, words)
+    except UnusableModelError as error:
+        return Missing("extra", extra, str(error), install(extra))
+    return None
+
+
+def needed_extra(checkpoint: Checkpoint, folder: Path) -> tuple[str, str]:
+    """The extra that a checkpoint needs, and the reason; empty for an ordinary one."""
+    if checkpoint.file:
+        return "gguf", "a GGUF file"
+    if (folder / weights.ADAPTER).is_file():
+        return "peft", "an adapter"
+    try:
+        found = json.loads(read_whole(folder / "config.json", LARGEST)).get("quantization_config") or {}
+        method = str(found.get("quant_method"))
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return "", ""  # the reader of the configuration reports the error
+    need = quantise.NEEDS.get(method)
+    return (need.extra, f"its weights are quantised by {method}, which") if need else ("", "")
+
+
+def described(role: str, checkpoint: Checkpoint, message: str, cause: BaseException | None) -> Missing:
+    """An unavailable checkpoint, with its size if the hub reports it. cause: the hub's answer, if any."""
+    refusal = message.removeprefix(f"{repository(checkpoint).subject} ") if hub.refused(cause) else ""
+    return Missing(role, checkpoint.name, message, download_command(checkpoint), refusal, download_size(checkpoint))
+
+
+def download_size(checkpoint: Checkpoint) -> int | None:
+    """The bytes of a checkpoint's files that a run reads; None if the hub does not report them."""
+    sizes = hub.file_sizes(repository(checkpoint))
+    own = {name: size for name, size in sizes.items() if "/" not in name}
+    kinds = [sum(size for name, size in own.items() if name.endswith(kind)) for kind in WEIGHTS]
+    small = sum(size for name, size in own.items() if name.endswith(".json"))
+    return small + next(size for size in kinds if size) if any(kinds) else None

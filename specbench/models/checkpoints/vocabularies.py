@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from specbench.decoding.translation import STRETCH, Dictionary, Reading, alike
+from specbench.decoding.protocols import STRETCH, Dictionary, Reading, alike
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints.tokenizers import Spelling
 

@@ -17,9 +17,9 @@ from specbench.decoding.decode import begin
 from specbench.decoding.drafters.cascade import Relay
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.lookup import SuffixLookup
-from specbench.decoding.drafters.merge import Merge
 from specbench.decoding.drafters.schedule import Confidence, Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.drafters.select import Select
+from specbench.decoding.drafters.tree import Merge
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import After, Verifier
 from specbench.decoding.randomness import Source, Stream, seeded

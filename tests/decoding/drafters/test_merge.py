@@ -11,8 +11,7 @@ import torch
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.lookup import PromptLookup
-from specbench.decoding.drafters.merge import Merge, merged_laws, side_by_side
-from specbench.decoding.drafters.tree import Distinct, Expand, Independent, Top
+from specbench.decoding.drafters.tree import Distinct, Expand, Independent, Merge, Top, merged_laws, side_by_side
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import methods
 from specbench.decoding.methods import build

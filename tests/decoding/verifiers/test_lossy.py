@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench.decoding import loop
-from specbench.decoding.drafters.merge import Merge
-from specbench.decoding.drafters.tree import Expand, Top
+from specbench.decoding.drafters.tree import Expand, Merge, Top
 from specbench.decoding.loop import Speculate
 from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import FromUniforms, Stream

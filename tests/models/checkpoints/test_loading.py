@@ -15,8 +15,7 @@ from transformers import LlamaForCausalLM
 
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.divided import network_sizes
-from specbench.models.checkpoints.loading import Loaded, load_model
-from specbench.models.checkpoints.missing import needed_extra, without_extra
+from specbench.models.checkpoints.loading import Loaded, load_model, needed_extra, without_extra
 from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.checkpoints.weights import find
 from specbench.models.network.attention import NAME

@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from specbench.decoding.translation import STRETCH, Reading
+from specbench.decoding.protocols import STRETCH, Reading
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints.vocabularies import Rewriter, Vocabularies, complete
 from tests.support.foreign import both, byte_level, letters, sentence_pieces

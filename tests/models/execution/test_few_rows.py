@@ -19,8 +19,7 @@ from torch._inductor.cpu_vec_isa import VecAVX2, VecAVX512, VecISA
 from specbench.models.execution import compiled as execution
 from specbench.models.execution import few_rows
 from specbench.models.execution.compiled import by_few_rows, fast_bfloat16, settings
-from specbench.models.execution.region_code import Store, compiled
-from specbench.models.execution.region_program import Regional, Regions
+from specbench.models.execution.region_code import Regional, Regions, Store, compiled
 from specbench.models.execution.regions import Region, cut, trace
 from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.tiers import NEEDS_COMPILER, never

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from specbench.models.execution import int8_operators
 from specbench.models.execution.compiled import settings
 from specbench.models.execution.int8_operators import MANY, ONE, joined
-from specbench.models.execution.region_code import Store
-from specbench.models.execution.region_program import Regional, Regions
+from specbench.models.execution.region_code import Regional, Regions, Store
 from specbench.models.execution.regions import cut, trace
 from specbench.models.network.packed import Int4Linear, Int8Linear
 from tests.support.tiers import NEEDS_COMPILER, never

@@ -17,8 +17,7 @@ from torch.nn.functional import linear
 from specbench.decoding.timing import WallClock
 from specbench.models.execution import compile_cache, region_code
 from specbench.models.execution.compiled import by_few_rows, settings
-from specbench.models.execution.region_code import Code, Layout, Store, layout
-from specbench.models.execution.region_program import Regional, Regions
+from specbench.models.execution.region_code import Code, Layout, Regional, Regions, Store, layout
 from specbench.models.execution.regions import Region, UncutError, cut, trace
 from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.frontdoor import Command

@@ -13,8 +13,7 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.types import Lesson
 from specbench.models.execution import compiled
 from specbench.models.execution.compiled import Passes, settings
-from specbench.models.execution.region_code import Store
-from specbench.models.execution.region_program import Regional, Regions
+from specbench.models.execution.region_code import Regional, Regions, Store
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from specbench.spec import RunSpec
