@@ -214,8 +214,7 @@ def test_imports_point_down_only() -> None:
 
 def test_models_know_the_algebra_and_not_the_loop() -> None:
     algebra = {
-        f"{PACKAGE.name}.decoding.{name}"
-        for name in ("types", "protocols", "tokens", "rows", "randomness", "timing")
+        f"{PACKAGE.name}.decoding.{name}" for name in ("types", "protocols", "tokens", "rows", "randomness", "timing")
     }
     known = {other for name in modules() if folder_of(name) == "models" for other in inner_imports(name)}
     assert {name for name in known if folder_of(name) == "decoding"} <= algebra

@@ -26,8 +26,8 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from specbench.errors import UnusableModelError, UsageError
 from specbench.files import read_whole
-from specbench.models.checkpoints import bounds, gguf, names, quantise, reduced, weights
-from specbench.models.checkpoints.bounds import LARGEST_TOKENIZER
+from specbench.models.checkpoints import check, gguf, names, quantise, reduced, weights
+from specbench.models.checkpoints.check import LARGEST_TOKENIZER
 from specbench.models.checkpoints.names import GGUF, GROWN, Checkpoint
 from specbench.models.network import attention as grouped
 from specbench.models.scale import growth
@@ -72,7 +72,7 @@ def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         files = sorted(folder.glob(f"*{GGUF}"))
         hint = f"; it holds GGUF files: name one of them, such as {files[0]}" if files else ""
         raise UnusableModelError(f"{checkpoint.name}: no config.json in {folder}: not the folder of a checkpoint{hint}")
-    if not checkpoint.file and (beyond := bounds.obstacle(folder)):
+    if not checkpoint.file and (beyond := check.obstacle(folder)):
         raise UnusableModelError(f"{checkpoint.name}: {beyond}")
     refuse_unpinned(checkpoint, folder)
     try:
@@ -117,7 +117,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
     if not present:
         raise UnusableModelError(f"{checkpoint.name}: no tokenizer in {folder}: expected tokenizer.json")
     refuse_unpinned(checkpoint, folder)
-    if not checkpoint.file and (beyond := bounds.tokenizer_obstacle(folder)):
+    if not checkpoint.file and (beyond := check.tokenizer_obstacle(folder)):
         raise UnusableModelError(f"{checkpoint.name}: {beyond}")
     try:
         with gguf.read_once(checkpoint):

@@ -22,7 +22,7 @@ from transformers import DynamicCache, PreTrainedConfig
 
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints import names, quantise, reduced, weights
-from specbench.models.checkpoints.bounds import attempt
+from specbench.models.checkpoints.check import attempt
 from specbench.models.checkpoints.description import attention, network_class
 from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.execution import machine

@@ -20,7 +20,7 @@ from specbench import hub
 from specbench.errors import Missing, UnusableModelError, UsageError
 from specbench.files import read_whole
 from specbench.models.checkpoints import divided, gguf, names, quantise, reduced, weights
-from specbench.models.checkpoints.bounds import LARGEST, attempt
+from specbench.models.checkpoints.check import LARGEST, attempt
 from specbench.models.checkpoints.description import common, experts, load_config, network_class, resolve_dtype
 from specbench.models.checkpoints.divided import AS_STORED, OPTION, How, limits, obstacle
 from specbench.models.checkpoints.names import Checkpoint, download_command, fetch, install, repository, require

@@ -20,7 +20,7 @@ from torch import Tensor
 from specbench.errors import SpecbenchError, UnusableModelError
 from specbench.files import ANY, check_regular, read_whole
 from specbench.models.checkpoints import gguf, names
-from specbench.models.checkpoints.bounds import LARGEST
+from specbench.models.checkpoints.check import LARGEST
 from specbench.models.checkpoints.names import Checkpoint, require, resolve
 from specbench.wording import clean, first_line
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig
 from specbench.errors import UsageError
 from specbench.files import read_whole
 from specbench.models.checkpoints import description, loading, names
-from specbench.models.checkpoints.bounds import LARGEST
+from specbench.models.checkpoints.check import LARGEST
 from specbench.models.checkpoints.names import GROWN, resolve
 from specbench.models.scale import growth
 

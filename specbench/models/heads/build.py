@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from specbench.errors import UsageError
-from specbench.models.checkpoints.bounds import attempt
+from specbench.models.checkpoints.check import attempt
 from specbench.models.heads.dflash import DFlash, Pard, PEagle
 from specbench.models.heads.eagle import Eagle1, Eagle3
 from specbench.models.heads.medusa import Medusa

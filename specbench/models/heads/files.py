@@ -18,7 +18,7 @@ from torch import Tensor
 from specbench.errors import UnusableModelError
 from specbench.files import read_whole
 from specbench.models.checkpoints import names
-from specbench.models.checkpoints.bounds import LARGEST
+from specbench.models.checkpoints.check import LARGEST
 from specbench.models.checkpoints.description import TOKENIZER_FILES
 from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.checkpoints.weights import DAMAGED, listed

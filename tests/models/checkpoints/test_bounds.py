@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specbench.files import ASSETS
-from specbench.models.checkpoints import bounds
+from specbench.models.checkpoints import check
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.checkpoints.weights import find
@@ -31,12 +31,12 @@ def written(folder: Path, changes: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("changes", GOOD, ids=str)
 def test_numbers_that_networks_have(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert bounds.obstacle(written(tmp_path, changes)) is None
+    assert check.obstacle(written(tmp_path, changes)) is None
 
 
 def test_weights_that_are_too_few_for_their_description(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(bytes(200_000))  # 4096 × 256 and 16 layers have a million and a half
-    assert bounds.obstacle(written(tmp_path, {})) is None
+    assert check.obstacle(written(tmp_path, {})) is None
     for changes in (
         {"vocab_size": 8_000_000},
         {"hidden_size": 2**18},
@@ -52,11 +52,11 @@ def test_weights_that_are_too_few_for_their_description(tmp_path: Path) -> None:
 
 def test_the_end_of_a_sequence_is_a_token_in_the_generation_config_too(tmp_path: Path) -> None:
     for ids in (0, [0, 4095], None):
-        (tmp_path / bounds.GENERATION).write_text(json.dumps({"eos_token_id": ids}))
-        assert bounds.obstacle(written(tmp_path, {})) is None
+        (tmp_path / check.GENERATION).write_text(json.dumps({"eos_token_id": ids}))
+        assert check.obstacle(written(tmp_path, {})) is None
     for ids in (0.5, 10**9, [0, "1"]):
-        (tmp_path / bounds.GENERATION).write_text(json.dumps({"eos_token_id": ids}))
-        assert "generation_config.json: eos_token_id is" in str(bounds.obstacle(written(tmp_path, {})))
+        (tmp_path / check.GENERATION).write_text(json.dumps({"eos_token_id": ids}))
+        assert "generation_config.json: eos_token_id is" in str(check.obstacle(written(tmp_path, {})))
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "config.json").unlink()
     written(tmp_path, {})
     (tmp_path / "tokenizer.json").symlink_to("/dev/zero")
-    assert "tokenizer.json: it is a pipe or a device" in str(bounds.obstacle(tmp_path))
+    assert "tokenizer.json: it is a pipe or a device" in str(check.obstacle(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_parts_that_are_still_to_come_are_not_counted_as_missing(tmp_path: Path)
     """After an interrupted download a small part of many may be all that has arrived."""
     shape = SHIPPED | {"vocab_size": 1 << 20}
     (tmp_path / "model-00002-of-00030.safetensors").write_bytes(b"small")
-    assert bounds.too_few_weights(tmp_path, shape) is None
+    assert check.too_few_weights(tmp_path, shape) is None
     (tmp_path / "model-00002-of-00030.safetensors").rename(tmp_path / "model.safetensors")
-    assert "the files of weights have 5 bytes" in str(bounds.too_few_weights(tmp_path, shape))
+    assert "the files of weights have 5 bytes" in str(check.too_few_weights(tmp_path, shape))
 
 
 TEN = {"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 10}
@@ -123,7 +123,7 @@ def test_a_tokenizer_that_makes_texts_too_long(tmp_path: Path, part: str, steps:
     sequence = {"type": "Sequence", f"{part}s": steps}
     file.write_text(json.dumps({part: sequence}).replace("Replace", "R\\u0065place"))
     if fine:
-        assert bounds.tokenizer_obstacle(tmp_path) is None
+        assert check.tokenizer_obstacle(tmp_path) is None
     else:
         line = refusal_of(load_tokenizer, Checkpoint("x", str(tmp_path)))
         assert line == f"x: unusable {file}: it makes a text more than 512 times as long"
