@@ -165,7 +165,6 @@ class Filling:
         return f"{before[starts[fit - 1] :]}{BETWEEN}{own}" if fit else own
 
     def size(self, before: str, own: str) -> int:
-        """The tokens of a prompt."""
         return len(self.write(f"{before}{BETWEEN}{own}"))
 
     def before(self, row: int) -> str:

@@ -80,7 +80,6 @@ class PromptSet:
         return {(prompt.id, prompt.turn): prompt.ids for prompt in self.prompts}
 
     def in_order(self, rows: Sequence[int]) -> "PromptSet":
-        """The same prompts in another order."""
         prompts = tuple(self.prompts[row] for row in rows)
         return replace(self, prompts=prompts, sha256=fingerprint(prompts, self.applied))
 

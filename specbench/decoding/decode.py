@@ -209,7 +209,6 @@ class Stream:
 
     @property
     def waiting(self) -> int:
-        """The number of prompts that have not begun."""
         return len(self.prompts) - len(self.running) - len(self.finished)
 
     def ended(self) -> list[Request]:
@@ -244,7 +243,6 @@ class Stream:
         self.admitted(row, prompt)
 
     def traces(self) -> list[Trace]:
-        """Read the rounds' results from the device, once, after the clock has stopped."""
         counts, share = self.rounds.counts(), 1 / len(self.prompts)
         seconds, prefill = self.times.rounds * share, self.times.prefill * share
         spans = {phase: part * share for phase, part in self.times.spans.items()}

@@ -126,7 +126,6 @@ class Ahead:
         return len(self._generators)
 
     def begin(self, row: int, generator: torch.Generator) -> None:
-        """Replace the generator of a row."""
         rows = self._waiting()
         rows[row] = rows[row][:0]
         self._generators[row] = generator

@@ -59,7 +59,6 @@ def table(rows: Sequence[Row]) -> Markup:
 
 
 def line(row: Row) -> Markup:
-    """A row for a cell."""
     texts = (lookahead(row), *(one_line(cell_text(row, column)) for _, column in COLUMNS))
     return Markup("<tr>{}</tr>").format(Markup("").join(Markup("<td>{}</td>").format(text) for text in texts))
 
@@ -132,7 +131,6 @@ class Observed(Observer):
 
 
 def named(spec: RunSpec) -> str:
-    """A short name of a cell."""
     return f"{spec.method}, K = {spec.k}, {spec.dataset}"
 
 
@@ -176,7 +174,6 @@ class Result:
 
     @classmethod
     def of(cls, run: Run) -> "Result":
-        """Read a run from its folder."""
         return cls(run.path, run.cells, About.of(run.path, run.description))
 
     def rows(self) -> list[dict[str, Any]]:
@@ -224,7 +221,6 @@ class Result:
         return f"<Result {pairs}, {counted(len(self.cells), 'cell')}, {clean_path(self.path)}>"
 
     def __str__(self) -> str:
-        """The verdicts as text."""
         lines = [line for found in self.verdicts for line in sentences(found)]
         return "\n".join([*lines, f"results: {self.path}"])
 

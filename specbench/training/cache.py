@@ -162,7 +162,6 @@ class Example:
 
 
 def features() -> Any:
-    """The columns of a file."""
     from datasets import Features, List, Value
 
     whole, text = Value("int32"), Value("string")
@@ -170,7 +169,6 @@ def features() -> Any:
 
 
 def sha256_of(path: Path) -> str:
-    """The digest of a file's content."""
     with open_regular(path, ANY) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 

@@ -173,7 +173,6 @@ class Source:
         return file.removesuffix(".gz").removesuffix(f".{kind}") if kind in READERS else self.label
 
     def category(self, prompt: Prompt) -> str:
-        """The category of a prompt."""
         return self.title if prompt.category == "all" else prompt.category
 
 
@@ -226,7 +225,6 @@ class Sources:
 
     @property
     def asked(self) -> Iterator[tuple[Source, Prompt]]:
-        """All prompts, each with its source."""
         return ((source, prompt) for source in self.each if source.prompts for prompt in source.prompts.prompts)
 
     @property
@@ -252,7 +250,6 @@ def sources(names: Sequence[str], reading: Reading, *, answered: bool) -> Source
 
 
 def source(name: str, reading: Reading, answered: bool) -> Source:
-    """The source of a name."""
     if name.startswith(TEXT) and not answered:
         return Source(name, label_of(name), files=text_files(name.removeprefix(TEXT)))
     if name.startswith(TEXT) and os.path.isdir(os.path.expanduser(name.removeprefix(TEXT))):

@@ -81,7 +81,6 @@ class Judge:
         self.covered: list[Tensor] = []
 
     def figures(self, student: Any) -> tuple[Figures, dict[str, Figures]]:
-        """The figures over all text, and by category."""
         return in_all_and_by_category(self.sequences(student), self.mean)
 
     @torch.no_grad()
@@ -125,7 +124,6 @@ class Judge:
 
 
 def along(batch: Batch, shared: Tensor, chance: Tensor) -> list[Along]:
-    """The sequences of a batch."""
     counts = batch.learned.sum(1).tolist()
     rows = zip(batch.examples, torch.split(shared.cpu(), counts), torch.split(chance.cpu(), counts), strict=True)
     return [Along(example.category, *both) for example, *both in rows]
@@ -203,7 +201,6 @@ class Progress:
         return max((point.accepted for point in self.curve), default=0.0)
 
     def learned(self, loss: float, tokens: int) -> None:
-        """Record a step."""
         self.loss = ((self.loss or 0.0) * self.passed + loss) / (self.passed + 1)
         self.step, self.tokens, self.passed = self.step + 1, self.tokens + tokens, self.passed + 1
 

@@ -120,7 +120,6 @@ def norms(network: Any) -> dict[str, nn.Module]:
 
 
 def observed(network: Any, texts: Sequence[Sequence[int]]) -> Activity:
-    """Collect the statistics of a network on some texts."""
     size = network.config.hidden_size
     activity = Activity(torch.zeros(size, size, dtype=torch.float64, device=network.device))
     writers = {name: module for name, module in network.named_modules() if name.rpartition(".")[2] in WRITERS}

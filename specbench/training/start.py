@@ -183,7 +183,6 @@ def fresh(
 
 
 def config_of(shape: Shape, target: Any, tied: bool = True) -> LlamaConfig:
-    """The configuration of a draft for a target of configuration `target`."""
     text = target.get_text_config(decoder=True)
     return LlamaConfig(
         vocab_size=text.vocab_size,

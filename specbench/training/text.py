@@ -66,7 +66,6 @@ class Document:
 
 
 def documents(sources: Sources, encode: Encode) -> Iterator[Document]:
-    """The documents of all sources, one after the other."""
     for source in sources.each:
         if source.prompts:
             for prompt in source.prompts.prompts:
@@ -215,7 +214,6 @@ def text_origin(sources: Sources, described: Mapping[str, Any], tokenizer: Any, 
 
 
 def common(sources: Sources, described: Mapping[str, Any], tokenizer: Any, vocabulary: int) -> dict[str, Any]:
-    """The common fields of both kinds of origins."""
     return {
         "target": described["target_source"],
         "revision": described["target_commit"],

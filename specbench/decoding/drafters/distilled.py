@@ -145,7 +145,6 @@ class Distilled(Wrapper):
         self._throw_away()
 
     def _note(self, context: Context, rows: Sequence[int]) -> None:
-        """Keep the current texts of some rows."""
         numbers, ends = self._current.tolist(), context.pos.tolist()
         self._texts |= {numbers[row]: context.seq[row, : ends[row] + 1].clone() for row in rows}
 

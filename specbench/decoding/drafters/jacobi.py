@@ -114,7 +114,6 @@ class Lookahead(Unlearned):
         return (*chains, *chain[:-1], *rows)
 
     def _row(self, above: int, chain: list[int]) -> list[int]:
-        """The nodes of a row of the window."""
         if above == 0:
             return chain
         first = (self.guesses * (self.ngram - 1)) + above * self.window - 1

@@ -61,7 +61,6 @@ class Search:
         return self._any()
 
     def note(self, units: Collection[int], score: float) -> None:
-        """Record the score of a set; it becomes the best one if it is better."""
         self.scores.append((frozenset(units), score))
         better = score > self.score
         self._since = 0 if better else self._since + 1
@@ -228,7 +227,6 @@ class Swift(Wrapper):
         skipping.skip(search.best)
 
     def _begin(self) -> None:
-        """Restart the search."""
         _, skipping = self._ready()
         size = min(max(1, round(self.share * skipping.units)), skipping.units)
         self.search = Search(skipping.units, size, self.enough, self.patience, self.most, self.every)

@@ -27,12 +27,10 @@ def nodes(vocab: int, length: int) -> int:
 
 
 def number_of(prefix: Sequence[int], vocab: int) -> int:
-    """The number of a prefix."""
     return reduce(lambda number, token: number * vocab + 1 + token, prefix, 0)
 
 
 def tokens_of(number: int, vocab: int) -> list[int]:
-    """The prefix of a number."""
     return [*tokens_of((number - 1) // vocab, vocab), (number - 1) % vocab] if number else []
 
 

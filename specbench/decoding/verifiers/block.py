@@ -136,7 +136,6 @@ class Plan:
 
 @lru_cache(maxsize=1024)
 def planned(parents: tuple[int, ...]) -> Plan:
-    """The plan of a tree."""
     children: dict[int, list[int]] = {node: [] for node in range(ROOT, len(parents))}
     for node, parent in enumerate(parents):
         children[parent].append(node)

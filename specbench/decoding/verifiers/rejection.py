@@ -193,7 +193,6 @@ def overlap(tested: Sequence[Siblings]) -> Tensor:
 
 
 def at_levels(chance: Tensor, path: Tensor) -> Tensor:
-    """See `Walk.levels`."""
     root = path.new_zeros((path.shape[0], 1))
     tried_at = torch.cat([root, path[:, :-1] + 1], 1)[:, : path.shape[1]]
     reached = torch.cat([root >= 0, path[:, :-1] >= 0], 1)[:, : path.shape[1]]

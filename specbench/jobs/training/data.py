@@ -95,7 +95,6 @@ class Teaching:
 
     @property
     def network(self) -> Any:
-        """The target's network."""
         return self.teacher.network
 
     def coverage(self, student: Any) -> float | None:

@@ -57,7 +57,6 @@ GO_ON = "the same command continues it"
 
 
 def start(design: "Design", style: Format) -> None:
-    """Run a design and print its rows and findings."""
     found, lines = design.carried_out()
     checks.print_design(found.rows, style)
     say(design.err, [*lines, f"results: {clean_path(design.place)}"])

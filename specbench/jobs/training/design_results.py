@@ -67,7 +67,6 @@ class Found:
     cells: Mapping[str, Cell] = field(default_factory=dict)
 
     def best_of(self, name: str) -> Choice:
-        """The best lookahead of a trained draft."""
         return self.speed.best(name, self.alphas[name][max(self.alphas[name])])
 
     @cached_property

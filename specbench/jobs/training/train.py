@@ -279,7 +279,6 @@ class Training:
             replace_text(self.asked.output / file, "".join(lines))
 
     def conclusion(self, done: Trained) -> Sequence[str]:
-        """The outcome and the next step."""
         folder, target = clean_path(self.asked.output), self.given.target
         coverage = self.given.coverage(self.student)
         reach = [] if coverage is None else [f"its vocabulary covers {coverage:.1%} of the target's tokens"]
@@ -400,7 +399,6 @@ def state(progress: Learning) -> str:
 
 
 def evaluated(point: Point, recipe: Recipe) -> str:
-    """An evaluation in one line."""
     loss = "before any training" if point.loss is None else f"loss {point.loss:.3f}"
     return (
         f"{point.tokens:,} tokens ({point.tokens / recipe.tokens:.0%}): {loss}, held out α {point.alpha:.3f}, "

@@ -105,7 +105,6 @@ class Table(_Entry):
 
 
 def read_table(file: Path) -> Table:
-    """The aliases and pairs in `file`, checked."""
     try:
         return Table.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
     except ValidationError as error:

@@ -85,7 +85,6 @@ def write_scale_model(
 
 
 def sharded(tensors: dict[str, torch.Tensor], max_shard_size: str) -> StateDictSplit:
-    """The assignment of weights to files."""
     try:
         return split_torch_state_dict_into_shards(tensors, max_shard_size=max_shard_size)
     except ValueError as error:
@@ -93,7 +92,6 @@ def sharded(tensors: dict[str, torch.Tensor], max_shard_size: str) -> StateDictS
 
 
 def card(config: PreTrainedConfig, sizes: growth.Growth, tensors: dict[str, torch.Tensor]) -> str:
-    """The model card."""
     origin = getattr(config, growth.KEY)
     return CARD.format(
         label=growth.label(config),

@@ -134,7 +134,6 @@ def is_given(node: Node) -> bool:
 
 
 def replace(graph: Graph, calls: Sequence[Node]) -> None:
-    """Replace several calls by one."""
     if len(calls) < 2:
         return
     _, *rest = zip(*(call.args for call in calls), strict=True)

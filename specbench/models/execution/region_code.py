@@ -50,7 +50,6 @@ class Layout:
     alone: bool = False
 
     def made(self, weights: Sequence[Tensor]) -> Tensor:
-        """The constant of these weights."""
         some = [weights[number].detach() for number in self.weights]
         whole = torch.cat(some) if len(some) > 1 else some[0]
         whole = whole.t() if self.transposed else whole
@@ -95,7 +94,6 @@ def compiled(region: Region, settings: Mapping[str, Any]) -> Code:
 
 
 def compiled_with(settings: dict[str, Any], region: Region) -> Code:
-    """The same, with all settings."""
     import torch._inductor.config
     from torch._guards import TracingContext
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
@@ -148,7 +146,6 @@ def layout(constant: Tensor, weights: Sequence[Tensor]) -> Layout:
 
 
 def layouts(constant: Tensor, weights: Sequence[Tensor]) -> Iterator[Layout]:
-    """The layouts to try."""
     if constant.is_mkldnn or constant.dim() not in (2, 3, 4):
         return
     if constant.dim() > 2 and constant.shape[0] == 1:

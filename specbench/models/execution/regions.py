@@ -87,7 +87,6 @@ def layers_marked() -> Iterator[None]:
 
 
 def mark(near: Any) -> None:
-    """Record an unnamed lap."""
     tensors = [one for one in pytree.tree_leaves(near) if isinstance(one, Tensor)]
     if tensors and get_proxy_mode() is not None:
         LAP(tensors[0], "")
@@ -250,7 +249,6 @@ class Cutter:
         return [step for step in self.steps if isinstance(step, Part)]
 
     def does(self, step: Part | str) -> bool:
-        """Whether a step has any effect."""
         return isinstance(step, str) or bool(step.outputs) or any(map(writes, step.nodes))
 
     def divide(self) -> None:

@@ -147,7 +147,6 @@ class Twins:
         return self._found
 
     def restore(self) -> None:
-        """Restore the released weights of the networks."""
         self._released.restore()
 
 
@@ -307,7 +306,6 @@ def rounded(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def codes_of(parts: Tensor, worth: Tensor) -> Tensor:
-    """The nearest codes."""
     return (parts / worth).round().clamp(LEAST, LARGEST)
 
 

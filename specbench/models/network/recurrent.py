@@ -192,7 +192,6 @@ class SnapshotMemory:
         self.snapshot: Snapshot | None = None
 
     def keep(self) -> None:
-        """Keep the current state."""
         if self.snapshot is None or self.snapshot.tokens != len(self.read):
             layers = tuple(copied(vars(layer)) for layer in self.cache.layers)
             self.snapshot = Snapshot(len(self.read), layers)

@@ -69,7 +69,6 @@ class Growth:
 
 
 def sizes_of(config: PreTrainedConfig) -> Shape:
-    """The sizes of a Llama checkpoint."""
     known = (*SIZES, "rms_norm_eps", "tie_word_embeddings")
     return Shape(name="", **{name: getattr(config, name) for name in known}, rope_theta=rope_of(config)["rope_theta"])
 

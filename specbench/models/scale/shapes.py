@@ -55,7 +55,6 @@ class Shape(BaseModel):
 
 
 def read_shapes(file: Path) -> dict[str, Shape]:
-    """The shapes in `file`, checked."""
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or not all(isinstance(sizes, dict) for sizes in content.values()):
