@@ -5,14 +5,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from specbench.decoding.loop import Speculate, Step
 from specbench.decoding.randomness import FromUniforms, SeededUniforms, Source
 from specbench.decoding.rounds import Rounds, Stepwise
 from specbench.decoding.timing import Clock, NullClock
-from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Verdict
+from specbench.decoding.types import Context
 from specbench.metrics import RoundCounts, Trace
 
 BUCKET = 64  # sequence buffers and caches grow in these steps; a static cache is read whole, so it is kept small
@@ -297,23 +295,3 @@ def decode_batches(
         rounds=rounds,
         admitted=lambda row, prompt: uniforms.reseed(row, seeds[prompt]),
     )
-
-
-# --- cacheless --------------------------------------------------------------------------------------------------------
-# Models that keep nothing between passes: they depend on the sequence only.
-
-
-class Cacheless:
-    """The methods of a model without a cache that would keep a cache in step with the sequence."""
-
-    def start(self, context: Context) -> None:
-        return
-
-    def admit(self, context: Context, row: int) -> None:
-        return
-
-    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        return
-
-    def select(self, rows: Tensor) -> None:
-        return

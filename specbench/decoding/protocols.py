@@ -70,6 +70,53 @@ class Model(Protocol):
         """Keep only the given rows [B'] of the cache."""
 
 
+class Cacheless:
+    """The methods that keep a cache in step with the sequence, of a model without a cache of its own."""
+
+    def start(self, context: Context) -> None:
+        return
+
+    def admit(self, context: Context, row: int) -> None:
+        return
+
+    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
+        return
+
+    def select(self, rows: Tensor) -> None:
+        return
+
+
+class Forwarding:
+    """The methods of a model that delegates to another one, its reader."""
+
+    @property
+    def reader(self) -> Model:
+        raise NotImplementedError
+
+    def start(self, context: Context) -> None:
+        self.reader.start(context)
+
+    def admit(self, context: Context, row: int) -> None:
+        self.reader.admit(context, row)
+
+    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
+        return self.reader.probs(context, tree, refeed)
+
+    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
+        return self.reader.expand(context, tree, new, refeed, raw)
+
+    def sample(
+        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
+    ) -> tuple[Tensor, Tensor]:
+        return self.reader.sample(context, k, rng, refeed, after)
+
+    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
+        self.reader.settle(start, tree, verdict)
+
+    def select(self, rows: Tensor) -> None:
+        self.reader.select(rows)
+
+
 class Network(Model, Protocol):
     """A model from which others can be made that share its weights and its sampling."""
 

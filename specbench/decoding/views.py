@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specbench.decoding.protocols import After, Dictionary, Learner, Model, Network
+from specbench.decoding.protocols import After, Dictionary, Forwarding, Learner, Model, Network
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Verdict
@@ -19,37 +19,6 @@ from specbench.errors import UsageError
 # --- retrieval --------------------------------------------------------------------------------------------------------
 # A network that attends to few of its own keys: a part of a method that requests such a reader
 # from the network. TriForce's middle level (Sun et al. 2024, arXiv 2404.11912).
-
-
-class Forwarding:
-    """A model that delegates to another one, its reader."""
-
-    @property
-    def reader(self) -> Model:
-        raise NotImplementedError
-
-    def start(self, context: Context) -> None:
-        self.reader.start(context)
-
-    def admit(self, context: Context, row: int) -> None:
-        self.reader.admit(context, row)
-
-    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        return self.reader.probs(context, tree, refeed)
-
-    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
-        return self.reader.expand(context, tree, new, refeed, raw)
-
-    def sample(
-        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
-    ) -> tuple[Tensor, Tensor]:
-        return self.reader.sample(context, k, rng, refeed, after)
-
-    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        self.reader.settle(start, tree, verdict)
-
-    def select(self, rows: Tensor) -> None:
-        self.reader.select(rows)
 
 
 @dataclass

@@ -308,7 +308,7 @@ def weighted(drafts: Sequence[Tensor], rows: Tensor, mass: Tensor, at: Tensor, l
 
 
 def whole(law: Sampling, logits: Tensor, known: Tensor | None, width: int) -> Tensor:
-    """[n, V] the rows of logits [n, N] of the known tokens: the distribution when drafting (`reduced.rows_of`)."""
+    """[n, V] the rows of logits [n, N] of the known tokens: the distribution when drafting (`reduced.proper_rows`)."""
     if known is None:
         return law(logits, width)
     rows = law(logits, len(known))

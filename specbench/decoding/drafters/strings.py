@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specbench.decoding.decode import Cacheless, decode
+from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import Wrapper, drawable
 from specbench.decoding.drafters.lookup import PromptLookup, Suffix, leaves, merged_tries, tokens_at, trie
 from specbench.decoding.method_files import needs
 from specbench.decoding.methods import build
-from specbench.decoding.protocols import STRETCH, After, Drafter, Reading, Scribe, alike
+from specbench.decoding.protocols import STRETCH, After, Cacheless, Drafter, Reading, Scribe, alike
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.tokens import TokenTree, constant, sent
 from specbench.decoding.types import STEP, Context, Draft, Verdict

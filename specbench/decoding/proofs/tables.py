@@ -11,12 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specbench.decoding.decode import Cacheless
-from specbench.decoding.protocols import After, Loss
+from specbench.decoding.protocols import After, Cacheless, Forwarding, Loss
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Lesson, likeliest
-from specbench.decoding.views import Forwarding
 
 KINDS = ("dense", "zeros", "points", "equal", "close", "disjoint", "tiny", "flat", "mixed")
 

@@ -23,7 +23,7 @@ from specbench.models.network.attention import for_groups
 from specbench.models.network.caches import OWN, Memory, RowStaticCache
 from specbench.models.network.causal import scores_of
 from specbench.models.network.passes import additive
-from specbench.models.network.reduced import rows_of
+from specbench.models.network.reduced import proper_rows
 from specbench.models.network.sampling import Sampling
 
 Seen = Callable[[Tensor, Tensor, int | None], Tensor]  # queries [B, q, 1], keys [B, 1, slots], window → bool
@@ -300,10 +300,7 @@ class Together:
         return None if found is None else found[:, 0]
 
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
-        """Logits [B, ..., V'] as distributions [B, ..., V]; clears `finite` for rows with NaN or infinite logits."""
-        rows, proper = rows_of(self.law, logits, self.width, self.known)
-        context.finite &= proper.flatten(1).all(1) if proper.ndim > 1 else proper
-        return rows
+        return proper_rows(context, self.law, logits, self.width, self.known)
 
     def _refuse(self, tokens: int) -> None:
         if tokens > self.depth:

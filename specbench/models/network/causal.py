@@ -16,7 +16,7 @@ from specbench.models.network.attention import queries
 from specbench.models.network.caches import OWN, Memory, RowStaticCache
 from specbench.models.network.learning import Learning
 from specbench.models.network.passes import Composer, Layout, Pass, windows_of
-from specbench.models.network.reduced import known_tokens, rows_of
+from specbench.models.network.reduced import known_tokens, proper_rows
 from specbench.models.network.retrieved import Retrieved, unreadable
 from specbench.models.network.sampling import Ranks, Sampling
 from specbench.models.network.skipping import Skipped
@@ -200,11 +200,8 @@ class Causal:
             self.cache.select(rows)
 
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
-        """Logits [B, ..., V'] as distributions [B, ..., V]; clears `finite` for rows with NaN or infinite logits."""
         known = None if self.known is None else self.known.to(logits.device)
-        rows, proper = rows_of(self.law, logits, self.width, known)
-        context.finite &= proper.flatten(1).all(1) if proper.ndim > 1 else proper
-        return rows
+        return proper_rows(context, self.law, logits, self.width, known)
 
     def _forward(self, one: Pass, keep: int = 0) -> Tensor:
         """Logits [B, q, V'] of a pass (of its last `keep` tokens unless that is 0)."""

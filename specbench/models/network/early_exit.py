@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from specbench.decoding.protocols import After, Model
+from specbench.decoding.protocols import After, Cacheless, Forwarding, Model
 from specbench.decoding.randomness import Source, seeded
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Verdict
+from specbench.decoding.types import Context
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.causal import Causal
@@ -71,7 +71,7 @@ def check(name: str, whole: Causal, depth: int) -> None:
         raise UnusableModelError(f"{name}: {REFUSED} (its distributions change by {distance:.2g}, total variation)")
 
 
-class Resumed:
+class Resumed(Forwarding):
     """The whole network as the judge: for a chain just drafted by its first layers it computes
     only the rest, for every other tree all layers."""
 
@@ -90,11 +90,9 @@ class Resumed:
     def cache(self, cache: RowStaticCache | None) -> None:
         self.model.cache = cache
 
-    def start(self, context: Context) -> None:
-        self.model.start(context)
-
-    def admit(self, context: Context, row: int) -> None:
-        self.model.admit(context, row)
+    @property
+    def reader(self) -> Causal:
+        return self.model
 
     def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
         # It is the same tensor that was drawn, so nothing else was drafted; a refeed means that
@@ -106,23 +104,9 @@ class Resumed:
         finally:
             self.split.ahead = False
 
-    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
-        return self.model.expand(context, tree, new, refeed, raw)
 
-    def sample(
-        self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
-    ) -> tuple[Tensor, Tensor]:
-        return self.model.sample(context, k, rng, refeed, after)
-
-    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        self.model.settle(start, tree, verdict)
-
-    def select(self, rows: Tensor) -> None:
-        self.model.select(rows)
-
-
-class Early:
-    """The first layers as a drafter, on the cache of the whole network."""
+class Early(Cacheless, Forwarding):
+    """The first layers as a drafter, on the cache of the whole network, which the judge fills and moves."""
 
     static: ClassVar[bool] = True
 
@@ -138,35 +122,18 @@ class Early:
     def cache(self, cache: RowStaticCache | None) -> None:
         self.judge.cache = cache
 
-    def start(self, context: Context) -> None:
-        return  # the judge prefills all layers
-
-    def admit(self, context: Context, row: int) -> None:
-        return
+    @property
+    def reader(self) -> Causal:
+        """The model on the current cache; earlier drafts may be overwritten."""
+        self.model.cache, self.judge.drawn = self.judge.cache, None
+        return self.model
 
     def sample(
         self, context: Context, k: int, rng: Source, refeed: int = 1, after: After | None = None
     ) -> tuple[Tensor, Tensor]:
-        ids, rows = self._first().sample(context, k, rng, refeed, after)
+        ids, rows = super().sample(context, k, rng, refeed, after)
         self.judge.drawn = ids
         return ids, rows
-
-    def probs(self, context: Context, tree: TokenTree, refeed: int = 0) -> Tensor:
-        return self._first().probs(context, tree, refeed)
-
-    def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
-        return self._first().expand(context, tree, new, refeed, raw)
-
-    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        return  # the judge moves all layers
-
-    def select(self, rows: Tensor) -> None:
-        return
-
-    def _first(self) -> Causal:
-        """The model on the current cache; earlier drafts may be overwritten."""
-        self.model.cache, self.judge.drawn = self.judge.cache, None
-        return self.model
 
 
 # --- split ------------------------------------------------------------------------------------------------------------

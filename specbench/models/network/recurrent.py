@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from specbench.decoding.protocols import After
+from specbench.decoding.protocols import After, alike
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Verdict
@@ -23,7 +23,7 @@ from specbench.models.execution.compiled import Passes
 from specbench.models.network.caches import OWN, Memory
 from specbench.models.network.causal import TEXTS, Causal, scores_of
 from specbench.models.network.learning import Learning
-from specbench.models.network.reduced import known_tokens, rows_of
+from specbench.models.network.reduced import known_tokens, proper_rows
 from specbench.models.network.retrieved import Retrieved
 from specbench.models.network.sampling import Sampling
 from specbench.wording import first_line
@@ -159,9 +159,7 @@ class Recurrent:
         return logits
 
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
-        rows, proper = rows_of(self.law, logits, self.width, self.known)
-        context.finite &= proper.flatten(1).all(1) if proper.ndim > 1 else proper
-        return rows
+        return proper_rows(context, self.law, logits, self.width, self.known)
 
 
 def text_of(context: Context) -> list[int]:
@@ -199,7 +197,7 @@ class SnapshotMemory:
     def agrees(self, text: Sequence[int]) -> bool:
         """Whether the tokens read are a prefix of a text, if necessary after restoring the
         snapshot; else they are useless."""
-        common = shared(self.read, text[:-1])
+        common = alike(self.read, text[:-1])
         if common < len(self.read) and self.snapshot is not None and self.snapshot.tokens <= common:
             self._put_back(self.snapshot)
         return len(self.read) <= common
@@ -218,14 +216,6 @@ def copied(state: dict[str, Any]) -> dict[str, Any]:
         else value
         for name, value in state.items()
     }
-
-
-def shared(a: Sequence[int], b: Sequence[int]) -> int:
-    """The length of the common prefix of two texts."""
-    shorter = min(len(a), len(b))
-    if a[:shorter] == b[:shorter]:
-        return shorter
-    return next(place for place in range(shorter) if a[place] != b[place])
 
 
 # --- probe ------------------------------------------------------------------------------------------------------------

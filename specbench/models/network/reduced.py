@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from specbench.decoding.types import Context
 from specbench.errors import UsageError
 from specbench.models.network.sampling import Sampling
 
@@ -96,9 +97,15 @@ def known_tokens(network: Any, width: int) -> Tensor | None:
     return heads[0].ids[heads[0].ids < width] if heads else None
 
 
-def rows_of(law: Sampling, logits: Tensor, width: int, known: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The result of `Sampling.checked`, computed for the known tokens alone: the others always have probability 0."""
+def proper_rows(context: Context, law: Sampling, logits: Tensor, width: int, known: Tensor | None) -> Tensor:
+    """Logits [B, ..., V'] as distributions [B, ..., V]; clears `finite` for rows with NaN or infinite logits.
+
+    Those of a head that knows some tokens are computed for these alone: the others always have probability 0.
+    """
     if known is None:
-        return law.checked(logits, width)
-    rows, proper = law.checked(logits.index_select(-1, known), len(known))
-    return rows.new_zeros((*rows.shape[:-1], width)).index_copy(-1, known, rows), proper
+        rows, proper = law.checked(logits, width)
+    else:
+        some, proper = law.checked(logits.index_select(-1, known), len(known))
+        rows = some.new_zeros((*some.shape[:-1], width)).index_copy(-1, known, some)
+    context.finite &= proper.flatten(1).all(1) if proper.ndim > 1 else proper
+    return rows

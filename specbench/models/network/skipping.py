@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from specbench.decoding.protocols import After, Model
+from specbench.decoding.protocols import After, Cacheless, Model
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Verdict
+from specbench.decoding.types import Context
 from specbench.errors import UsageError
 
 # --- layers -----------------------------------------------------------------------------------------------------------
@@ -133,9 +133,9 @@ class Sublayer(nn.Module):
         return (nothing, None) if self.tells else nothing
 
 
-class Skipped:
+class Skipped(Cacheless):
     """See `decoding.drafters.swift.Skipping`; the sub-layers are attention and MLP of layer 1,
-    of layer 2, and so on without the last layer."""
+    of layer 2, and so on without the last layer. The judge fills the cache and moves accepted tokens."""
 
     static: ClassVar[bool] = False
 
@@ -161,12 +161,6 @@ class Skipped:
         cache.put_back(places, kept)
         return logits[..., : self.whole.width].argmax(-1)
 
-    def start(self, context: Context) -> None:
-        return  # the judge prefills all sub-layers
-
-    def admit(self, context: Context, row: int) -> None:
-        return
-
     # It always feeds only the last committed token: the judge has fed those before it.
 
     def sample(
@@ -179,12 +173,6 @@ class Skipped:
 
     def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
         return self._model().expand(context, tree, new, 0, raw)
-
-    def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        return  # the judge moves accepted tokens
-
-    def select(self, rows: Tensor) -> None:
-        return
 
     def _model(self) -> Model:
         self.model.cache = self.whole.cache  # the current one
