@@ -6,8 +6,8 @@ activations on texts. Pruned networks have their own memory, to be trained and s
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ import transformers
 from torch import Tensor, nn
 
 from specbench.errors import UsageError
-from specbench.models.network.skipping import layers_of
+from specbench.models.network.skipping import hooked, layers_of
 from specbench.training.start import rounded_up
 from specbench.wording import first_line
 
@@ -152,19 +152,13 @@ def read(network: Any, texts: Sequence[Sequence[int]]) -> int:
     return sum(map(len, texts))
 
 
-@contextmanager
-def inputs(modules: dict[str, nn.Module], told: Callable[[str, Tensor], None]) -> Iterator[None]:
+def inputs(modules: dict[str, nn.Module], told: Callable[[str, Tensor], None]) -> AbstractContextManager[None]:
     """Call told(name, input) whenever one of these modules runs."""
 
     def hook(name: str) -> Any:
         return lambda module, args: told(name, args[0])
 
-    hooks = [module.register_forward_pre_hook(hook(name)) for name, module in modules.items()]
-    try:
-        yield
-    finally:
-        for one in hooks:
-            one.remove()
+    return hooked(module.register_forward_pre_hook(hook(name)) for name, module in modules.items())
 
 
 def without_norms(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -279,8 +273,7 @@ def block_influence(network: Any, texts: Sequence[Sequence[int]]) -> list[float]
     return [total / tokens for total in found]
 
 
-@contextmanager
-def watching(layers: nn.ModuleList, told: Any) -> Iterator[None]:
+def watching(layers: nn.ModuleList, told: Any) -> AbstractContextManager[None]:
     """Call told(index, hidden states before, hidden states after) for every layer that runs."""
 
     def hook(index: int) -> Any:
@@ -289,12 +282,7 @@ def watching(layers: nn.ModuleList, told: Any) -> Iterator[None]:
 
         return run
 
-    hooks = [layer.register_forward_hook(hook(index), with_kwargs=True) for index, layer in enumerate(layers)]
-    try:
-        yield
-    finally:
-        for one in hooks:
-            one.remove()
+    return hooked(layer.register_forward_hook(hook(index), with_kwargs=True) for index, layer in enumerate(layers))
 
 
 def with_own_layers(target: Any, kept: Sequence[int]) -> Any:

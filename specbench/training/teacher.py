@@ -7,7 +7,7 @@ or shapes of drafts, the target's layers run over it once.
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from specbench.errors import UsageError
 from specbench.files import open_own, own_folder, writing
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
+from specbench.models.network.skipping import hooked
 from specbench.training.cache import Example
 from specbench.training.learner import Batch, batch_of, logits_of
 from specbench.training.recipe import Recipe
@@ -146,7 +147,7 @@ def last_states(network: Any, example: Example, count: int) -> Tensor:
         return (inputs[0][:, -1:], *inputs[1:])  # its logits are not used
 
     ids = torch.tensor([list(example.ids[:-1])], device=next(network.parameters()).device)
-    with hooked(network, take):
+    with entering(network, take):
         network(input_ids=ids, use_cache=False, logits_to_keep=count)
     return found[0][0, -count:]
 
@@ -158,19 +159,14 @@ def headed(network: Any, states: Tensor) -> Tensor:
     It is fed one token, whose state at the head is then replaced.
     """
     ids = torch.zeros((1, 1), dtype=torch.long, device=states.device)
-    with hooked(network, lambda head, inputs: (states.unsqueeze(0), *inputs[1:])):
+    with entering(network, lambda head, inputs: (states.unsqueeze(0), *inputs[1:])):
         logits: Tensor = network(input_ids=ids, use_cache=False).logits[0]
     return logits
 
 
-@contextmanager
-def hooked(network: Any, hook: Callable[..., Any]) -> Iterator[None]:
+def entering(network: Any, hook: Callable[..., Any]) -> AbstractContextManager[None]:
     """Hook the head's input during the enclosed code."""
-    handle = network.get_output_embeddings().register_forward_pre_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return hooked([network.get_output_embeddings().register_forward_pre_hook(hook)])
 
 
 WARMEST = 1.0  # temperature of learning for greedy decoding: drafts of the most probable tokens alone repeat themselves

@@ -78,8 +78,7 @@ def take(name: str, config: Any, weights: dict[str, Any]) -> Taken | None:
         raise UnusableModelError(f"{name}: {SIZE} is {size_of(config)}, and its weights have no {absent[0]}")
     offsets, mask = weights.pop(OFFSETS)[...], weights.pop(MASK, None)
     width = config.get_text_config(decoder=True).vocab_size
-    if reason := wrong_offsets(offsets, size_of(config), width) or wrong_mask(offsets, mask, width):
-        raise UnusableModelError(f"{name}: {reason}; a head's row i is the token i + {OFFSETS}[i]")
+    refuse_wrong(name, offsets, mask, size_of(config), width)
     weight = weights.pop(own)[...]
     if weight.ndim != 2 or len(weight) != len(offsets):
         raise UnusableModelError(f"{name}: {own} is {list(weight.shape)}, and {SIZE} is {len(offsets)}")
@@ -91,8 +90,14 @@ def tokens(offsets: Tensor) -> Tensor:
     return offsets.long() + torch.arange(len(offsets), device=offsets.device)
 
 
-def wrong_offsets(offsets: Tensor, size: int | None, width: int) -> str | None:
-    """The fault of d2t, in words."""
+def refuse_wrong(name: str, offsets: Tensor, mask: Any, size: int | None, width: int) -> None:
+    """UnusableModelError for a checkpoint of this name with a wrong d2t or t2d."""
+    if reason := wrong(offsets, mask, size, width):
+        raise UnusableModelError(f"{name}: {reason}; a head's row i is the token i + {OFFSETS}[i]")
+
+
+def wrong(offsets: Tensor, mask: Any, size: int | None, width: int) -> str | None:
+    """The fault of d2t or t2d, in words; None if they are valid."""
     if offsets.ndim != 1 or offsets.is_floating_point() or len(offsets) != size:
         kind = str(offsets.dtype).removeprefix("torch.")
         return f"{OFFSETS} is {list(offsets.shape)} of {kind}, and {SIZE} is {size}"
@@ -101,15 +106,8 @@ def wrong_offsets(offsets: Tensor, size: int | None, width: int) -> str | None:
         return f"the tokens of {OFFSETS} do not rise"
     if int(ids[0]) < 0 or int(ids[-1]) >= width:
         return f"{OFFSETS} has the tokens {int(ids[0])} to {int(ids[-1])}, and the vocabulary has {width:,}"
-    return None
-
-
-def wrong_mask(offsets: Tensor, mask: Any, width: int) -> str | None:
-    """The fault of t2d, in words; None if it is valid."""
-    if mask is None:
-        return None
-    known = mask[...]
-    if known.shape != (width,) or not torch.equal(known.bool().nonzero()[:, 0], tokens(offsets)):
+    known = None if mask is None else mask[...]
+    if known is not None and (known.shape != (width,) or not torch.equal(known.bool().nonzero()[:, 0], ids)):
         return f"{OFFSETS} and {MASK} name other tokens"
     return None
 

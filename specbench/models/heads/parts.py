@@ -18,7 +18,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMS
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RotaryEmbedding
 
 from specbench.errors import UnusableModelError
-from specbench.models.checkpoints.reduced import MASK, OFFSETS, WEIGHT, tokens, wrong_mask, wrong_offsets
+from specbench.models.checkpoints.reduced import MASK, OFFSETS, WEIGHT, refuse_wrong, tokens
 from specbench.models.heads.recognition import Head
 from specbench.models.network.reduced import SIZE, ReducedHead, cut
 from specbench.wording import first_line, some
@@ -273,9 +273,7 @@ def output(head: Head, config: object, target: Borrowed) -> nn.Module | None:
             f"{head.name}: its {WEIGHT} has {rows:,} rows and the target {target.vocabulary:,} tokens, and it has no "
             f"{OFFSETS} to map them"
         )
-    offsets, mask = head.tensors[OFFSETS], head.tensors.get(MASK)
-    if reason := wrong_offsets(offsets, rows, target.vocabulary) or wrong_mask(offsets, mask, target.vocabulary):
-        raise UnusableModelError(f"{head.name}: {reason}; a head's row i is the token i + {OFFSETS}[i]")
+    refuse_wrong(head.name, head.tensors[OFFSETS], head.tensors.get(MASK), rows, target.vocabulary)
     setattr(config, SIZE, rows)
     with torch.device("meta"):
         return ReducedHead(torch.empty(rows, width), torch.empty(rows, dtype=torch.long), target.vocabulary)

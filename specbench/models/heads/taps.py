@@ -23,7 +23,7 @@ from specbench.models.network.attention import for_groups
 from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.causal import Causal
 from specbench.models.network.passes import additive, causal_mask, windows_of
-from specbench.models.network.skipping import layers_of, with_layers
+from specbench.models.network.skipping import hooked, layers_of, with_layers
 
 # The meaning of an id i in a list: h[i]; h[i + 1], as the output of the layer with the index i; or, as
 # engines disagree, h[i + 1] if the list begins with 1 and h[i] if not (SGLang, pull request 25454).
@@ -260,12 +260,8 @@ def read(network: Any, text: Tensor, taps: Sequence[Boundary]) -> tuple[Tensor, 
 def listening(network: Any, taps: Sequence[Boundary]) -> Iterator[dict[Boundary, Tensor]]:
     """The states at the taps during the enclosed calls."""
     heard: dict[Boundary, Tensor] = {}
-    handles = [listen(network, Borrowed(network).layers, tap, heard) for tap in taps]
-    try:
+    with hooked(listen(network, Borrowed(network).layers, tap, heard) for tap in taps):
         yield heard
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def second(module: Any, ids: Tensor, states: Tensor, after: Tensor) -> Tensor:

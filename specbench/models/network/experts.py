@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from specbench.decoding.timing import NullClock
 from specbench.metrics import ratio
+from specbench.models.network.skipping import hooked
 
 COLUMNS = ("experts", "experts_per_step", "experts_per_verify", "v_by_experts", "v_by_independence")
 ENOUGH = 32  # tokens after which passes are known well enough: each has many layers
@@ -47,12 +48,8 @@ class Count(NullClock):
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Hook the layers during the enclosed code; the clock must be that of the decode."""
-        hooks = [layer.register_forward_pre_hook(self._note, with_kwargs=True) for layer in self.layers]
-        try:
+        with hooked(layer.register_forward_pre_hook(self._note, with_kwargs=True) for layer in self.layers):
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._noted.append(kwargs[CHOSEN] if CHOSEN in kwargs else args[1])

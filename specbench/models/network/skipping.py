@@ -7,11 +7,13 @@ overwrites when it judges; other keys are restored.
 import copy
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from specbench.decoding.protocols import After, Cacheless, Model
 from specbench.decoding.randomness import Source
@@ -112,6 +114,17 @@ def layers_of(network: nn.Module, depth: int) -> tuple[nn.Module, str, nn.Module
             if isinstance(child, nn.ModuleList) and len(child) == depth:
                 return holder, name, child
     raise UsageError(f"{type(network).__name__} keeps its {depth} layers in no list: none of them can be left out")
+
+
+@contextmanager
+def hooked(hooks: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Remove some hooks of modules after the enclosed code."""
+    hooks = list(hooks)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 # --- skipping ---------------------------------------------------------------------------------------------------------
