@@ -102,18 +102,12 @@ class Judge:
         return same, same
 
     def drawn(self, student: Any) -> tuple[list[Tensor], list[Tensor]]:
-        """The overlap of both distributions and the chance min(1, q ÷ p) of every token: [n] of every batch.
-
-        For text that the teacher has not drawn, the chance is the overlap.
-        """
-        shared, chances = [], []
+        """The overlap of both distributions, and the chance of every token: [n] of every batch, see `accepted`."""
+        found = []
         for batch in self.batches:
             p, q = self.teacher.rows(batch, self.law), self.law(logits_of(student, batch), self.teacher.width)
-            shared.append(overlap(p, q).double().clamp(max=1))
-            told = batch.following.unsqueeze(1)
-            ratio = (q.gather(1, told) / p.gather(1, told)).squeeze(1).double().nan_to_num(0.0).clamp(max=1)
-            chances.append(ratio if self.sampled else shared[-1])
-        return shared, chances
+            found.append(accepted(p, q, batch.following, self.sampled))
+        return [shared for shared, _ in found], [chance for _, chance in found]
 
     def mean(self, found: Sequence[Along]) -> Figures:
         """The figures pooled over tokens."""
@@ -127,6 +121,17 @@ def along(batch: Batch, shared: Tensor, chance: Tensor) -> list[Along]:
     counts = batch.learned.sum(1).tolist()
     rows = zip(batch.examples, torch.split(shared.cpu(), counts), torch.split(chance.cpu(), counts), strict=True)
     return [Along(example.category, *both) for example, *both in rows]
+
+
+def accepted(p: Tensor, q: Tensor, tokens: Tensor, sampled: bool) -> tuple[Tensor, Tensor]:
+    """[n] the overlap Σ min(p, q) of rows [n, V], and the probability that a draft is accepted: min(1, q ÷ p) of the
+    token if the teacher has drawn it from p (`sampled`), else the overlap."""
+    shared = overlap(p, q).double().clamp(max=1)
+    if not sampled:
+        return shared, shared
+    told = tokens.unsqueeze(1)
+    ratio = (q.gather(1, told) / p.gather(1, told)).squeeze(1).double()
+    return shared, ratio.nan_to_num(0.0).clamp(max=1)
 
 
 def tokens_per_round(chances: Iterable[Tensor], k: int) -> float:

@@ -1,18 +1,21 @@
 """The training of a head on a batch, its drafts during training, and its evaluation on held-out text.
 
-It reads the hidden states of the frozen target, and learns the target's distributions there, on its known tokens.
+It reads the hidden states of the frozen target, and learns the target's distributions there, on its known tokens. A
+student is a module around the drafting network: from features [B, T, A·H] of positions 0 to T − 1, ids [B, T] of the
+tokens after them and places [B, T] of the learned ones it gives, for each k of `steps`, logits [n, V'] of the learned
+positions that have k before them, row by row.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from specbench.decoding.divergences import Divergence, ForwardKL, divergence, overlap
+from specbench.decoding.divergences import Divergence, ForwardKL, divergence
 from specbench.decoding.types import point_mass
 from specbench.models.heads.parts import Borrowed
 from specbench.models.heads.taps import listening
@@ -20,21 +23,10 @@ from specbench.models.network.passes import additive
 from specbench.models.network.reduced import known_alone
 from specbench.models.network.sampling import Sampling
 from specbench.training.cache import Example
-from specbench.training.evaluation import Figures, by_length, in_all_and_by_category
+from specbench.training.evaluation import Figures, accepted, by_length, in_all_and_by_category
 from specbench.training.learner import Batch, batch_of
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher, headed
-
-
-class Student(Protocol):
-    """A torch module around the drafting network."""
-
-    def __call__(self, features: Tensor, ids: Tensor, places: Tensor, steps: int) -> Sequence[Tensor]:
-        """features [B, T, A·H] of positions 0 to T − 1, ids [B, T] the tokens after them, places [B, T] those learned.
-
-        For each k of `steps` logits [n, V'] of the learned positions that have k before them, row by row.
-        """
-        ...
 
 
 class Unrolled(nn.Module):
@@ -144,7 +136,7 @@ TEXT = "cross-entropy"
 
 @dataclass(frozen=True)
 class Read:
-    """A batch as read by a target: the input of a `Student`, and for the n learned positions
+    """A batch as read by a target: the input of a student, and for the n learned positions
     the target's last hidden states [n, H] and the tokens [n]."""
 
     features: Tensor
@@ -263,23 +255,14 @@ class HeadLesson:
         for step, logits in enumerate(drafts):
             some = read.at >= step
             q = whole(law, logits, known, self.teacher.width)
-            shared, accepted = self.both(p[some], q, read.tokens[some])
+            told = self.sampled and bool(self.recipe.temperature)
+            shared, alone = accepted(p[some], q, read.tokens[some], told)
             place = tuple(index[some] for index in read.places.nonzero(as_tuple=True))
-            chance[step].index_put_(place, accepted)
+            chance[step].index_put_(place, alone)
             if not step:
                 first.index_put_(place, shared)
         parts = zip(batch.examples, read.places.cpu(), first.cpu(), chance.cpu().unbind(1), strict=True)
         return [Along(example.category, *rest) for example, *rest in parts]
-
-    def both(self, p: Tensor, q: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """[n] the overlap Σ min(p, q) of rows [n, V], and the probability that a draft is accepted:
-        min(1, q ÷ p) of the token if the teacher has drawn it from p, else the overlap."""
-        shared = overlap(p, q).double().clamp(max=1)
-        if not self.sampled or not self.recipe.temperature:
-            return shared, shared
-        told = tokens.unsqueeze(1)
-        ratio = (q.gather(1, told) / p.gather(1, told)).squeeze(1).double()
-        return shared, ratio.nan_to_num(0.0).clamp(max=1)
 
     def mean(self, found: Iterable[Along]) -> Figures:
         """The figures pooled over positions."""

@@ -361,7 +361,7 @@ KINDS: Mapping[HeadKind, Trainable] = {
 
 
 def beginning(kind: HeadKind, network: Any, asked: Asked) -> tuple[Any, Layout]:
-    """A `Student` on its target, untrained or continued from another head, and its layout.
+    """A student (see `heads`) on its target, untrained or continued from another head, and its layout.
 
     UnusableModelError or UsageError for a target that does not support such a head.
     """
