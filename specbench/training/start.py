@@ -109,15 +109,14 @@ class Shape:
             )
         return None
 
-    def parameters(self, vocabulary: int, tied: bool = True, reduced: int | None = None) -> int:
-        """The number of weights of a draft of this shape; those of a tied head count once.
+    def parameters(self, vocabulary: int, reduced: int | None = None) -> int:
+        """The number of weights of a draft of this shape, whose head is tied.
 
         reduced: the number of tokens that its head knows, which then has its own weights.
         """
         attention = 2 * self.head_dim * (self.heads + self.kv_heads) * self.hidden
         layer = attention + (3 * self.intermediate + 2) * self.hidden
-        head = reduced if reduced is not None else 0 if tied else vocabulary
-        return self.layers * layer + (vocabulary + head + 1) * self.hidden
+        return self.layers * layer + (vocabulary + (reduced or 0) + 1) * self.hidden
 
 
 def rounded_up(width: float) -> int:
@@ -154,16 +153,14 @@ def sized(parameters: int, layers: int, target: Any, reduced: int | None = None,
     return [shape for width in widths if size(shape := replace(widest, intermediate=width)) <= parameters][-1]
 
 
-def fresh(
-    shape: Shape, target: Any, seed: int, *, embedding: Tensor | None = None, tied: bool = True
-) -> LlamaForCausalLM:
+def fresh(shape: Shape, target: Any, seed: int, *, embedding: Tensor | None = None) -> LlamaForCausalLM:
     """A new draft of this shape in float32, for a target of this configuration: it has its
     vocabulary, special ids, context and rope base.
 
     embedding [V, H]: that of the target. The draft's is then its best low-rank approximation (up
     to a factor), in which tokens that are similar for the target are similar from the start.
     """
-    config = config_of(shape, target, tied)
+    config = config_of(shape, target)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         draft = LlamaForCausalLM(config)
@@ -182,7 +179,7 @@ def fresh(
     return draft
 
 
-def config_of(shape: Shape, target: Any, tied: bool = True) -> LlamaConfig:
+def config_of(shape: Shape, target: Any) -> LlamaConfig:
     text = target.get_text_config(decoder=True)
     return LlamaConfig(
         vocab_size=text.vocab_size,
@@ -195,7 +192,7 @@ def config_of(shape: Shape, target: Any, tied: bool = True) -> LlamaConfig:
         max_position_embeddings=min(context_length(text), LONGEST),
         rope_parameters={"rope_type": "default", "rope_theta": rope_base(text)},
         rms_norm_eps=1e-5,
-        tie_word_embeddings=tied,
+        tie_word_embeddings=True,
         initializer_range=math.sqrt(2 / (5 * shape.hidden)),  # Nguyen and Salazar 2019 (arXiv 1910.05895), §2.2
         bos_token_id=text.bos_token_id,
         eos_token_id=text.eos_token_id,

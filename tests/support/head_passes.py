@@ -21,8 +21,8 @@ def head_of(folder: Path) -> Head:
     return head
 
 
-def module_of(folder: Path, network: Any, layers: Sequence[int] | None = None, post_norm: bool | None = None) -> Any:
-    return in_double(built(head_of(folder), network, layers, post_norm))
+def module_of(folder: Path, network: Any, layers: Sequence[int] | None = None) -> Any:
+    return in_double(built(head_of(folder), network, layers))
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

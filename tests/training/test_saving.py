@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers as hf
 from safetensors.torch import load_file
+from transformers import LlamaForCausalLM
 
 from specbench.errors import UsageError
 from specbench.models.checkpoints.loading import load_model
@@ -21,7 +22,9 @@ TEXT = torch.tensor([[1, 5, 63, 0, 2]])
 
 
 def draft(tied: bool = True) -> Any:
-    return start.fresh(start.Shape.of(2, 32), llama(), 0, tied=tied).eval()
+    config = start.config_of(start.Shape.of(2, 32), llama())
+    config.tie_word_embeddings = tied
+    return LlamaForCausalLM(config).eval()
 
 
 def in_dtype(model: Any, dtype: torch.dtype) -> Any:

@@ -26,25 +26,20 @@ BY_LAYERS: Mapping[Kind, Callable[[Head, Borrowed, Layers], Any]] = {
 }
 
 
-def built(head: Head, network: Any, layers: Layers = None, post_norm: bool | None = None) -> Any:
+def built(head: Head, network: Any, layers: Layers = None) -> Any:
     """The module of a head for this target network; its `at_once` is true if it drafts all tokens in one pass.
 
-    layers: the boundaries that it reads, if the user names them. post_norm: for MTP modules, the state
-    that is fed back; None means as declared in the files, or the default. UsageError if the kind of
-    head has no such choice; UnusableModelError for a head of another target, or with missing weights.
+    layers: the boundaries that it reads, if the user names them. UsageError if the kind of head has no
+    such choice; UnusableModelError for a head of another target, or with missing weights.
     """
     target = Borrowed(network)
     head = without_copies(head, target)
     if layers is not None and head.kind not in BY_LAYERS:
         raise UsageError(f"--aux-layers: {head.name} ({WORDS[head.kind]}) reads the last hidden state only")
-    if post_norm is not None and head.kind != "mtp":
-        raise UsageError(
-            f"{head.name} ({WORDS[head.kind]}): only MTP modules have a choice of the state that is fed back"
-        )
 
     def made() -> Any:
         if head.kind == "mtp":
-            return Mtp(head, target, post_norm)
+            return Mtp(head, target)
         return Eagle1(head, target) if head.kind == "eagle1" else BY_LAYERS[head.kind](head, target, layers)
 
     return attempt(f"{head.name}: no head can be made of its files", made)

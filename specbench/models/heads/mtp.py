@@ -30,12 +30,11 @@ class Mtp(Recurrent):
     others only the acceptance after the first token shows it. One module drafts all tokens, each from the state before.
     """
 
-    def __init__(self, head: Head, target: Borrowed, post_norm: bool | None = None) -> None:
+    def __init__(self, head: Head, target: Borrowed) -> None:
         super().__init__()
         self.target, self.dtype, self.width = target, target.dtype, target.width
-        # the default in training
-        usual = head.format != SPECULATORS or head.config.get("norm_output") is not False
-        self.post_norm = usual if post_norm is None else post_norm
+        # true is the default in training
+        self.post_norm = head.format != SPECULATORS or head.config.get("norm_output") is not False
         refuse_other(head, target, shape_of(head, "proj.weight")[1] // 2)
         self.config = module_config(target, experts=ROUTER in head.tensors)
         self.hidden_first = hidden_first(head.format, target)

@@ -231,10 +231,10 @@ def _same(stored: Tensor | None, weight: Tensor) -> bool:
     return there and torch.equal(stored.to(weight), weight)
 
 
-def refuse_other(head: Head, target: Borrowed, width: int, vocabulary: int | None = None) -> None:
+def refuse_other(head: Head, target: Borrowed, width: int) -> None:
     """UnusableModelError for a head that reads hidden states of another width, or has another
-    vocabulary: the given one, or that of its config.json and its embedding."""
-    said = vocabulary or number_in(head, "vocab_size") or target.vocabulary
+    vocabulary in its config.json or its embedding."""
+    said = number_in(head, "vocab_size") or target.vocabulary
     rows = len(head.tensors[EMBEDDING]) if EMBEDDING in head.tensors else said
     for what, own, wanted in (("width", width, target.width), ("vocabulary", said, target.vocabulary),
                               ("vocabulary", rows, target.vocabulary)):  # fmt: skip

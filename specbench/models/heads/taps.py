@@ -224,20 +224,14 @@ class Agreement:
 
 
 @torch.no_grad()
-def agreement(
-    module: Any, network: Any, text: Tensor, taps: Sequence[Boundary] | None = None, depth: int = 1
-) -> Agreement:
-    """Agreement of the argmax of a head with that of its target on a text [B, T] of ids, T at least 3.
+def agreement(module: Any, network: Any, text: Tensor, taps: Sequence[Boundary] | None = None) -> Agreement:
+    """Agreement of the argmax of a head with that of its target on a text [B, T] of ids, T at least 2.
 
-    taps: the states given to the head, by default its own. depth 2: its second draft, after a first one
-    equal to the text, which depends on the state fed back. One pass of the target and `depth` of the head.
+    taps: the states given to the head, by default its own. One pass of the target and one of the head.
     """
     features, logits = read(network, text, module.taps if taps is None else taps)
-    states, ids = module.enter(features[:, :-1]), text[:, 1:]
-    guessed, after = whole_pass(module, ids, states)
-    if depth == 2:
-        guessed = second(module, ids, states, after)
-    same = (guessed.argmax(-1) == logits[:, depth:].argmax(-1)).flatten()
+    guessed, _ = whole_pass(module, text[:, 1:], module.enter(features[:, :-1]))
+    same = (guessed.argmax(-1) == logits[:, 1:].argmax(-1)).flatten()
     share = float(same.double().mean())
     return Agreement(share, sqrt(share * (1 - share) / len(same)), len(same), same)
 
@@ -262,28 +256,3 @@ def listening(network: Any, taps: Sequence[Boundary]) -> Iterator[dict[Boundary,
     heard: dict[Boundary, Tensor] = {}
     with hooked(listen(network, Borrowed(network).layers, tap, heard) for tap in taps):
         yield heard
-
-
-def second(module: Any, ids: Tensor, states: Tensor, after: Tensor) -> Tensor:
-    """[B, T − 1, V] logits of second drafts: drafted pair t + 1 is the output of pair t, with the token of the text.
-
-    ids, states and their outputs, after, are those of T true pairs. A drafted pair sees the true ones before it.
-    """
-    rows, count = ids.shape
-    true, drafted = torch.arange(count, device=ids.device), torch.arange(1, count, device=ids.device)
-    positions = torch.cat([true, drafted])
-    masks = {}
-    for name, window in windows_of(module.config).items():
-        seen = causal_mask(positions.unsqueeze(0), count, window)[0, 0]
-        seen[count:] &= true < drafted.unsqueeze(1)
-        itself = torch.eye(len(positions), dtype=torch.bool, device=ids.device)[:, count:]
-        whole = torch.cat([seen, itself], 1).expand(rows, 1, -1, -1)
-        masks[name] = for_groups(additive(whole, module.dtype), module.config)
-    logits, _ = module(
-        torch.cat([ids, ids[:, 1:]], 1),
-        torch.cat([states, after[:, :-1]], 1),
-        positions.expand(rows, -1),
-        masks.get("", masks),
-    )
-    found: Tensor = logits[:, count:]
-    return found

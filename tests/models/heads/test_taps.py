@@ -1,6 +1,6 @@
 """Which layers a head reads, by every rule there is, on the examples that are known of public heads.
 
-Agreement of heads and targets: what is tapped, what a right and a wrong tap give, and second drafts.
+Agreement of heads and targets: what is tapped, and what a right and a wrong tap give.
 """
 
 import copy
@@ -11,11 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.models.heads.taps import Meaning, agreement, boundaries, named_in, read, second, shifted, whole_pass
-from specbench.models.network.caches import RowStaticCache
+from specbench.models.heads.taps import Meaning, agreement, boundaries, named_in, read, shifted
 from tests.support.checkpoints import llama, refusal_of
 from tests.support.families import UNLIKE
-from tests.support.head_passes import fed, head_of, module_of, random, tokens
+from tests.support.head_passes import head_of, module_of, tokens
 from tests.support.heads import write_head
 from tests.support.tiny import network, worst
 
@@ -134,36 +133,3 @@ def test_there_is_nothing_after_the_last_layer_and_nothing_beside_z() -> None:
     assert shifted((1, 2), 3) == (2, 3)
     assert shifted((1, 3), 3) is None
     assert shifted(("z",), 3) is None
-
-
-@pytest.mark.parametrize(
-    ("kind", "switches"),
-    [
-        ("eagle1", {}),
-        ("eagle3", {"aux": (0, 1, 2), "vocab": 6}),
-        ("eagle3", {"aux": (0,), "layer_types": ["sliding_attention"], "sliding_window": 3}),
-    ],
-)
-def test_second_drafts_are_those_of_drafting_after_every_pair(
-    tmp_path: Path, kind: str, switches: dict[str, Any]
-) -> None:
-    target = network("llama", V)
-    module = module_of(write_head(tmp_path, kind, target.config, dtype=torch.float64, **switches), target)
-    ids, states = tokens(target, 2, T), random(2, T, module.width)
-    _, after = whole_pass(module, ids, states)
-    with torch.no_grad():
-        found = second(module, ids, states, after)
-    for pair in range(T - 1):
-        cache, slots = RowStaticCache(module.config.num_hidden_layers, T + 1), torch.arange(T).expand(2, -1)
-        fed(module, cache, ids[:, : pair + 1], states[:, : pair + 1], slots[:, : pair + 1])
-        drafted = (ids[:, pair + 1 : pair + 2], after[:, pair : pair + 1], slots[:, pair + 1 : pair + 2])
-        expected = fed(module, cache, *drafted)[0][:, 0]
-        known = expected.isfinite()
-        assert worst(found[:, pair][known], expected[known]) < TIGHT
-
-
-def test_agreement_of_second_drafts_looks_one_token_further(tmp_path: Path) -> None:
-    target, text = word_by_word(), torch.arange(V).repeat_interleave(6).unsqueeze(0)
-    found = agreement(copying(tmp_path, target, 2), target, text, depth=2)
-    assert found.rows == len(text[0]) - 2
-    assert 0.5 < found.share < agreement(copying(tmp_path, target, 2), target, text).share
