@@ -45,7 +45,6 @@ NOT_UTF8, UNREADABLE = "not UTF-8 (files, from the first such byte on)", "unread
 class TextFiles:
     """Files in a fixed order, by names independent of their location. left_out counts unread ones."""
 
-    shown: str
     files: tuple[tuple[str, Path], ...]
     left_out: Counter[str] = field(default_factory=Counter)
 
@@ -95,7 +94,7 @@ def text_files(name: str) -> TextFiles:
         raise UsageError(f"--data text:{shown}: no such file{endings}; a pattern names others, as text:'DIR/**/*.log'")
     if len(found) > MOST:
         raise UsageError(f"--data text:{shown} has more than {counted(MOST, 'file')}: give a part of them")
-    return TextFiles(shown, tuple((clean(one.relative_to(root).as_posix(), 200), one) for one in found))
+    return TextFiles(tuple((clean(one.relative_to(root).as_posix(), 200), one) for one in found))
 
 
 def below(folder: Path) -> Iterator[Path]:

@@ -4,7 +4,7 @@ learning curve, and the model card with them."""
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,20 +37,10 @@ class Along:
     chance: Tensor
 
 
-class OfCategory(Protocol):
-    """A measurement on text of a category."""
-
-    @property
-    def category(self) -> str: ...
-
-
-Some = TypeVar("Some", bound=OfCategory)
-
-
 def in_all_and_by_category(
-    found: Sequence[Some], mean: Callable[[Sequence[Some]], Figures]
+    found: Sequence[Any], mean: Callable[[Sequence[Any]], Figures]
 ) -> tuple[Figures, dict[str, Figures]]:
-    """The mean of all results, and of each category by name."""
+    """The mean of all results, each of a `category`, and of each category by name."""
     names = sorted({one.category for one in found})
     categories = {name: [one for one in found if one.category == name] for name in names}
     return mean(found), {name: mean(some) for name, some in categories.items()}

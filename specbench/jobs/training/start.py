@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,26 +52,13 @@ class Begun:
     command: str = "sweep-k"
 
 
-class Beginning(Protocol):
-    """A requested starting point."""
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The values that must match to continue a training."""
-        ...
-
-    def check(self, config: Any, tokenizer: Any) -> None:
-        """Raise UsageError or UnusableModelError if a target's configuration does not allow it."""
-        ...
-
-    def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
-        """Build the starting point; folder: that of a continued run, whose checkpoint has the weights."""
-        ...
-
-
 @dataclass(frozen=True)
 class Start:
-    """fresh, pruned, or a checkpoint; sizes that are None follow from the others. vocabulary: tokens of the head."""
+    """fresh, pruned, or a checkpoint; sizes that are None follow from the others. vocabulary: tokens of the head.
+
+    Every starting point has an `identity`, the values that must match to continue a training; `check`, which raises
+    UsageError or UnusableModelError if a target's configuration does not allow it; and `begun`, which builds it.
+    """
 
     begin: str = FRESH
     layers: int | None = None
@@ -104,12 +91,11 @@ class Start:
         return {FRESH: "a fresh draft", PRUNED: "a part of the target"}.get(self.begin, self.begin)
 
     def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
-        """A network; if the run is continued, with the shape of the draft in its folder."""
+        """A network; folder: that of a continued run, whose draft has its shape and whose checkpoint the weights."""
         student = begun(self, given, recipe, folder)
         return Begun(student, self.words, said_of(student), lambda network, place: save_network(network, place, given))
 
     def check(self, config: Any, tokenizer: Any) -> None:
-        """Raise UsageError or UnusableModelError if a target's configuration does not allow this draft."""
         text = config.get_text_config(decoder=True)
         if self.begin == FRESH:
             shape_of(self, config)
@@ -334,3 +320,6 @@ def unused(counts: Tensor, special: Collection[int], size: int) -> int:
     """The mask token: among the least frequent tokens of the text [V], the last non-special one below `size`."""
     numbers = [number for number in range(min(size, len(counts))) if number not in special]
     return min(numbers, key=lambda number: (int(counts[number]), -number))
+
+
+Beginning = Start | HeadStart | MtpStart | PardStart

@@ -27,7 +27,6 @@ SOURCE = Path(__file__).with_name("products.cpp")
 # no flag that changes rounding: rows of numbers become the same codes here and in torch
 FLAGS = ("-O3", "-march=native", "-std=c++20", "-shared", "-fPIC", "-fopenmp", "-fwrapv", "-w")
 EXACT = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
-PLAIN = "-DPLAIN"  # without byte instructions
 
 _library = torch.library.Library("specbench", "FRAGMENT")  # type: ignore[no-untyped-call]
 for _schema in (
