@@ -9,11 +9,11 @@ import secrets
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar
 
 from specbench.errors import UsageError
 from specbench.wording import clean_path, first_line
@@ -21,6 +21,7 @@ from specbench.wording import clean_path, first_line
 if TYPE_CHECKING:
     from yaml.nodes import Node
 
+T = TypeVar("T")
 PACKAGE = Path(__file__).parent
 ASSETS = PACKAGE / "assets"
 CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
@@ -86,6 +87,21 @@ def in_units(size: int) -> str:
 def read_yaml(path: Path) -> Any:
     """Parse a YAML file. OSError if it cannot be read; ValueError, in one line, if it is invalid here."""
     return parsed_yaml(read_whole(path, LARGEST_YAML).decode("utf-8"))
+
+
+def read_checked(path: Path, checked: Callable[[Any], T]) -> T:
+    """A YAML file as a pydantic model. UsageError, naming the place in the file, if it cannot be read or is invalid."""
+    from pydantic import ValidationError
+
+    try:
+        return checked(read_yaml(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(
+            f"{path}: {': '.join(filter(None, ('.'.join(map(str, first['loc'])), first['msg'])))}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}") from error
 
 
 def parsed_yaml(text: str) -> Any:

@@ -9,13 +9,12 @@ mask one thread block reads those of a key head. Constants and their sources: co
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from specbench.errors import UsageError
-from specbench.files import CONFIGS, read_yaml
+from specbench.files import CONFIGS, read_checked
 from specbench.wording import near
 
 FILE = CONFIGS / "hardware.yaml"
@@ -71,20 +70,9 @@ class Table(_Entry):
     weights: dict[str, dict[str, Constant]]
 
 
-def read_table(file: Path) -> Table:
-    """The constants in `file`. UsageError, naming the place, if one is missing, unknown or no number."""
-    try:
-        return Table.model_validate(read_yaml(file))
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file}: {error}") from error
-
-
 @cache
 def shipped() -> Table:
-    return read_table(FILE)
+    return read_checked(FILE, Table.model_validate)
 
 
 @dataclass(frozen=True)

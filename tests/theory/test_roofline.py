@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from specbench.errors import UsageError
+from specbench.files import read_checked
 from specbench.theory.formulas import expected_tokens
-from specbench.theory.roofline import FILE, Constant, Engine, Reads, read_table, shipped
+from specbench.theory.roofline import FILE, Constant, Engine, Reads, Table, shipped
 
 TARGET = Reads(32, 32 * (4 * 4096**2 + 3 * 4096 * 11008), 32000 * 4096, 32 * 2 * 4096, 32, 2)
 DRAFT = Reads(2, 2 * (4 * 768**2 + 3 * 768 * 3072), 32000 * 768, 2 * 2 * 768, 12, 2)
@@ -168,4 +169,4 @@ def test_a_file_with_a_fault_is_refused_by_its_place(tmp_path: Path, change: obj
     change(table)  # type: ignore[operator]
     (tmp_path / "hardware.yaml").write_text(yaml.safe_dump(table))
     with pytest.raises(UsageError, match=message.replace(".", r"\.")):
-        read_table(tmp_path / "hardware.yaml")
+        read_checked(tmp_path / "hardware.yaml", Table.model_validate)

@@ -14,12 +14,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specbench import hub
 from specbench.errors import UnusableModelError, UsageError
-from specbench.files import ANY, ASSETS, CONFIGS, check_regular
+from specbench.files import ANY, ASSETS, CONFIGS, check_regular, read_checked
 from specbench.hub import COMMIT, Progress, Repository
 from specbench.models.scale import shapes
 from specbench.models.scale.shapes import Shape
@@ -104,20 +103,9 @@ class Table(_Entry):
         return self
 
 
-def read_table(file: Path) -> Table:
-    try:
-        return Table.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{file}: {place + ': ' if place else ''}{first['msg']}") from error
-    except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"{file}: {' '.join(str(error).split())}") from error
-
-
 @cache
 def shipped() -> Table:
-    return read_table(FILE)
+    return read_checked(FILE, Table.model_validate)
 
 
 @dataclass(frozen=True)

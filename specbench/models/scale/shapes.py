@@ -2,13 +2,12 @@
 
 import re
 from functools import cache
-from pathlib import Path
+from typing import Any
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from specbench.errors import UnusableModelError, UsageError
-from specbench.files import CONFIGS
+from specbench.errors import UnusableModelError
+from specbench.files import CONFIGS, read_checked
 from specbench.wording import near
 
 FILE = CONFIGS / "shapes.yaml"
@@ -54,26 +53,20 @@ class Shape(BaseModel):
         return self.model_copy(update={"num_hidden_layers": layers, "name": name})
 
 
-def read_shapes(file: Path) -> dict[str, Shape]:
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or not all(isinstance(sizes, dict) for sizes in content.values()):
-            raise UsageError(f"{file}: expected a name and sizes for every shape")
-        found = {str(name): Shape(**{**sizes, "name": str(name)}) for name, sizes in content.items()}
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{file}: {' '.join(str(error).split())}") from error
+def checked_shapes(content: Any) -> dict[str, Shape]:
+    """The shapes in a table, by name. ValueError for an invalid one."""
+    if not isinstance(content, dict) or not all(isinstance(sizes, dict) for sizes in content.values()):
+        raise ValueError("expected a name and sizes for every shape")
+    found = {str(name): Shape(**{**sizes, "name": str(name)}) for name, sizes in content.items()}
     if unknown := sorted({shape.draft for shape in found.values() if shape.draft} - set(found)):
-        raise UsageError(f"{file}: no such shape for a draft: {', '.join(unknown)}")
+        raise ValueError(f"no such shape for a draft: {', '.join(unknown)}")
     return found
 
 
 @cache
 def shapes() -> dict[str, Shape]:
     """The shapes that ship with specbench, by name."""
-    return read_shapes(FILE)
+    return read_checked(FILE, checked_shapes)
 
 
 def find(name: str) -> Shape:

@@ -5,14 +5,12 @@ An alias that leads into an installed package: its file is found without importi
 
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
-import yaml
 
 from specbench.errors import UsageError
-from specbench.files import ASSETS
+from specbench.files import ASSETS, read_checked
 from specbench.models.checkpoints import names
 from specbench.models.checkpoints.names import shipped
 from tests.support.checkpoints import refusal_of
@@ -51,23 +49,11 @@ def test_a_pair_may_have_a_default_lookahead() -> None:
 
 
 def test_the_table_has_fourteen_pairs_besides_the_shipped_one() -> None:
-    table = names.read_table(names.FILE)
+    table = names.shipped()
     assert len(set(table.pairs) - {"demo"}) >= 14
     found = {(target, draft) for target, pair in table.pairs.items() for draft in (pair.draft, *pair.also)}
     assert ("llama-7b", "llama-160m") in found
     assert set(names.aliases()) == {name for pair in found for name in pair}  # no model without a pair
-
-
-def test_no_key_stands_twice_in_the_table() -> None:
-    # yaml.safe_load keeps the last of two equal keys without a word.
-    def keys(node: yaml.Node) -> None:
-        if isinstance(node, yaml.MappingNode):
-            names = Counter(key.value for key, _ in node.value)
-            assert max(names.values()) == 1, names
-            for _, value in node.value:
-                keys(value)
-
-    keys(yaml.compose(names.FILE.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize(
@@ -82,13 +68,14 @@ def test_no_key_stands_twice_in_the_table() -> None:
         ("models: {a: {repo: x/y}}\npairs: {a: {draft: a, k: 0}}", r"pairs\.a\.k"),
         ("", "valid"),
         ("models: [", "expected"),
+        ("models: {a: {repo: x/y}}\npairs: {}\nmodels: {}", "'models' occurs twice"),
     ],
 )
 def test_a_wrong_table_is_refused_with_the_place(tmp_path: Path, text: str, complaint: str) -> None:
     file = tmp_path / "pairs.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=complaint) as refusal:
-        names.read_table(file)
+        read_checked(file, names.Table.model_validate)
     assert str(file) in str(refusal.value)
     assert "\n" not in str(refusal.value)
 

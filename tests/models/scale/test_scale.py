@@ -10,12 +10,12 @@ from transformers import LlamaConfig, MistralConfig
 
 from specbench.backends.native import open_pair
 from specbench.errors import UsageError
-from specbench.files import ASSETS
+from specbench.files import ASSETS, read_checked
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import Checkpoint, default_draft, resolve, usual_settings
 from specbench.models.scale import growth
-from specbench.models.scale.shapes import Shape, find, read_shapes, shapes
+from specbench.models.scale.shapes import Shape, checked_shapes, find, shapes
 from specbench.show.report.questions import questions
 from specbench.show.run_output import rendered
 from specbench.show.text import scale_model
@@ -70,7 +70,7 @@ def test_a_wrong_table_of_shapes_is_refused(tmp_path: Path, text: str, complaint
     file = tmp_path / "shapes.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=complaint) as refusal:
-        read_shapes(file)
+        read_checked(file, checked_shapes)
     assert str(file) in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
