@@ -224,7 +224,8 @@ def main() -> None:
 def outcome(heard: Heard) -> tuple[str, int]:
     """Run the command; returns the last line for stderr and the exit code."""
     try:
-        code = app(standalone_mode=False) or 0  # otherwise typer draws a box of five lines around a wrong option
+        # standalone, typer draws a box of five lines around a wrong option
+        code = app(prog_name="specbench", standalone_mode=False) or 0
         sys.stdout.flush()
         return (heard.what if code == INTERRUPTED else ""), code
     except InterruptedRunError as error:
