@@ -45,7 +45,7 @@ class Estimate:
         return Demand(
             self.parts(held),
             max(net.read for net in self.networks.values()),
-            {name: change.parts(other) for name, change, other in self.others(held)},
+            lambda: {name: change.parts(other) for name, change, other in self.others(held)},
             {spec.key: total(self.parts([replace(one, specs=[spec])])) for one in held for spec in one.specs},
         )
 

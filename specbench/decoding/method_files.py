@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,14 @@ HEADS = ("eagle", "eagle2", "eagle3", "mtp", "dflash", "dspark", "pard")
 
 def methods() -> dict[str, Path]:
     """The method files shipped with specbench, followed by those of other packages, by name."""
-    found = {path.stem: path for path in sorted((CONFIGS / "methods").glob("*.yaml"))}
+    found = shipped()
     return found | {name: Path(plugins.load(plugins.METHODS, name)) for name in plugins.names(plugins.METHODS, found)}
+
+
+@cache
+def shipped() -> dict[str, Path]:
+    """The method files shipped with specbench, by name; a run looks up methods some hundred times."""
+    return {path.stem: path for path in sorted((CONFIGS / "methods").glob("*.yaml"))}
 
 
 def read_method(name: str) -> dict[str, Any]:

@@ -340,6 +340,7 @@ def _ours(pid: int, table: Mapping[int, tuple[str, str, int]]) -> bool:
     return False
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return version(package)

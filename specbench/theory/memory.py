@@ -1,6 +1,6 @@
 """The memory of decoding, in bytes from sizes alone, without the allocator's reserve."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Literal
@@ -125,11 +125,12 @@ def total(some: Iterable[Part]) -> int:
 @dataclass(frozen=True)
 class Demand:
     """The demand of a run on its device, the need of its host while weights are read, and the demand with other
-    settings, by their names. cells: bytes of every cell with its baseline and without the others, by its key."""
+    settings, by their names, computed when it is wanted. cells: bytes of every cell with its baseline and
+    without the others, by its key."""
 
     parts: Sequence[Part]
     loading: int
-    others: Mapping[str, Sequence[Part]]
+    others: Callable[[], Mapping[str, Sequence[Part]]] = dict
     cells: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -163,7 +164,7 @@ class Fit:
     @property
     def advice(self) -> str:
         """Other settings that fit, as a part of a sentence; or how far they are from fitting."""
-        sizes = {name: total(some) for name, some in self.demand.others.items()}
+        sizes = {name: total(some) for name, some in self.demand.others().items()}
         if fitting := [f"{name} takes {gigabytes(size)}" for name, size in sizes.items() if self.holds(size)]:
             return "; or ".join(fitting)
         tried = "".join(f"; even with {name} it is {gigabytes(size)}" for name, size in sizes.items())

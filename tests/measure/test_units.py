@@ -113,7 +113,7 @@ def pairs(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def made(*found: tuple[str, str, int], free: int | None = 10) -> list[Pair]:
         def fit(size: int) -> Fit:
-            return Fit("cpu", Demand([Part("target", "weights", size)], 0, {}), free, None)
+            return Fit("cpu", Demand([Part("target", "weights", size)], 0), free, None)
 
         return [Checked([RunSpec(backend=name, dtype=dtype)], fit(size)) for name, dtype, size in found]  # type: ignore[misc, arg-type]
 

@@ -59,7 +59,7 @@ def checked() -> None:
         "what it needs", needed_table([*models, Needed("data set", "xsum", "hub", "to fetch", 5, "hf download")])
     )
     parts = [Part(role, "packed weights", 16_000_000_000) for role in LLAMAS]
-    print_table("memory of cuda", memory_table(Fit("cuda", Demand(parts, 0, {}), 80_000_000_000, 10**9)))
+    print_table("memory of cuda", memory_table(Fit("cuda", Demand(parts, 0), 80_000_000_000, 10**9)))
     say(Console(), ["memory is just enough, by an estimate that may be off by 10 %: about 32 of 80 GB on cuda"])
 
 

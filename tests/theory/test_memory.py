@@ -50,7 +50,7 @@ def test_arms_share_cache_by_cache_and_refilled_rows_and_drafts_that_learn_take_
 
 def fit(free: int | None, host: int | None = None, **others: int) -> Fit:
     ways = {name: [Part("target", "weights", size)] for name, size in others.items()}
-    return Fit("cpu", Demand([Part("target", "weights", 32 * GB)], 2 * GB, ways), free, host)
+    return Fit("cpu", Demand([Part("target", "weights", 32 * GB)], 2 * GB, lambda: ways), free, host)
 
 
 @pytest.mark.parametrize(("free", "fits"), [(32 * GB, True), (32 * GB - 1, False), (None, True)])

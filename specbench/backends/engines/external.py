@@ -171,7 +171,7 @@ class Apart:
         most = max((len(one.arms) for one in held), default=1)
         cells = {key: 2 * (size + RUNTIME) for key, size in found.cells.items()}
         return Demand([*copied(found.parts, most), Part(f"{most} processes", "working memory", most * RUNTIME)],
-                      found.loading, {}, cells)  # fmt: skip
+                      found.loading, cells=cells)  # fmt: skip
 
     def frugal(self) -> Backend | None:
         return None

@@ -94,7 +94,7 @@ def test_it_is_a_way_out_for_targets_that_can_be_divided(
     spec = RunSpec(target=f"{pair.target}{shape}", draft=str(pair.draft))
     demand = open_pair([spec]).demand([Held([spec], 8)])
     assert demand is not None
-    assert ("--device-map auto (slow)" in demand.others) == (not shape)
+    assert ("--device-map auto (slow)" in demand.others()) == (not shape)
 
 
 def test_a_device_that_does_not_hold_the_embeddings_is_refused(run: Command) -> None:
