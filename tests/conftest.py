@@ -3,9 +3,11 @@
 import gc
 import os
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.main
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: networks this small gain nothing from a second
@@ -74,6 +76,17 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports with empty figures: to draw them takes most of their time, and other tests look at them."""
+    from specbench.show.report import figure
+
+    empty = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
+    monkeypatch.setattr(
+        figure, "write", lambda _, file, form: getattr(file, "write_bytes", getattr(file, "write", None))(empty)
+    )
+
+
+@pytest.fixture
 def as_users_call_it() -> None:
     """Commands with all their defaults."""
 
@@ -83,6 +96,12 @@ def pair(tmp_path_factory):  # type: ignore[no-untyped-def]
     from tests.support.tinypair import save_pair
 
     return save_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_set_of_commands() -> None:
+    """The options of all commands are built once, and not for every call: that takes longer than many a command."""
+    typer.main.get_command = cache(typer.main.get_command)
 
 
 @pytest.fixture

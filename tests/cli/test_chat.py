@@ -62,6 +62,7 @@ def test_conversations_are_decoded_turn_by_turn_and_the_row_says_how(chat: Comma
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_a_sampled_run_that_was_cut_off_in_a_conversation_ends_as_it_would_have(
     chat: Command, command: Command
 ) -> None:

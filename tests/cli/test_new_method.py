@@ -136,7 +136,7 @@ def test_an_error_while_it_drafts_ends_its_cell_in_one_line(run: Command, tmp_pa
 # --- trust, and two versions ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("mine")
+@pytest.mark.usefixtures("mine", "undrawn")
 def test_commands_that_read_execute_nothing(command: Command, run: Command, tmp_path: Path) -> None:
     assert run("--method", "mine.yaml").code == 0
     mark = marking(tmp_path / "mine.py")

@@ -11,6 +11,7 @@ from tests.support.measured import cell, sample
 from tests.support.simulated_sweeps import write_run
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_says_where_the_file_is(command: Command, tmp_path: Path) -> None:
     run = write_run(tmp_path, [cell(sample())])
     outcome = command("report", run, "--no-png")
@@ -22,6 +23,7 @@ def test_the_command_says_where_the_file_is(command: Command, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("link", "code"), [("report.html", 0), ("report.html.tmp", 0), ("plots", 2)])
+@pytest.mark.usefixtures("undrawn")
 def test_a_link_in_the_folder_leads_nothing_outside(command: Command, tmp_path: Path, link: str, code: int) -> None:
     run, outside = write_run(tmp_path / "runs", [cell(sample())]), tmp_path / "outside"
     outside.mkdir() if link == "plots" else outside.write_text("precious")
@@ -38,6 +40,7 @@ def unusable(tmp_path: Path) -> Iterator[tuple[Any, ...]]:
     yield from ((run, "--output", tmp_path / "empty"), (run, "--output", tmp_path / "file" / "x.html"), (run, "--nope"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_cannot_be_read_or_written_ends_in_one_line(command: Command, tmp_path: Path) -> None:
     for arguments in unusable(tmp_path):
         outcome = command("report", *arguments)

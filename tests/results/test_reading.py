@@ -42,7 +42,7 @@ def run(clean: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def read(command: Command, clean: Path, run: Path) -> Callable[[str], Outcome]:
+def read(command: Command, clean: Path, run: Path, undrawn: None) -> Callable[[str], Outcome]:
     """One of the commands that read a run, on the copy."""
     options: dict[str, tuple[Any, ...]] = {
         "verdict": ("verdict", run),
@@ -158,6 +158,7 @@ def test_tables_without_their_run_are_refused(command: Command, clean: Path, tmp
             refused(command(*given), "give the folder of a specbench run, its name, or the results.csv in it")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_name_of_a_report_cannot_move_the_cursor(command: Command, run: Path) -> None:
     found = command("report", run, "--no-png", "--output", run / "a\x1b[2Jb.html")
     assert found.code == 0

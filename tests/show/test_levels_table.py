@@ -24,6 +24,7 @@ from tests.support.nested_samples import SPANS, nested_sample, tree_sample
 from tests.support.simulated_sweeps import write_run
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_of_a_nest_leaves_its_levels_in_the_files_and_on_the_page(tmp_path: Path) -> None:
     path = write_run(tmp_path, [cell(nested_sample("p1")), cell(sample("p1"), k=2)])
     page = write_report([path], png=False).read_text()
@@ -102,6 +103,7 @@ def test_a_nest_that_loses_by_its_drafts_says_what_its_level_costs() -> None:
     assert "drafting 4.0 tokens costs 8.00 steps (level 2 emits 1.3 tokens per pass of 2.00 steps)" in line
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_questions_that_differ_in_the_temperature_are_told_apart_on_the_page(tmp_path: Path) -> None:
     path = write_run(tmp_path, [cell(sample("p1"), sample("p2"), temperature=t) for t in (0.0, 1.0)])
     page = write_report([path], png=False).read_text()
