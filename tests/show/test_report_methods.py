@@ -88,6 +88,7 @@ def test_tables_figures_and_lists_say_whose_each_part_is(page: Page) -> None:
 # --- series over a setting --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_has_every_series_once_with_its_cells_and_how_they_ended(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path, RUNS["batches"]()), png=True)
     assert page.text.count("<h3>Throughput by batch</h3>") == 1
@@ -102,6 +103,7 @@ def test_the_page_has_every_series_once_with_its_cells_and_how_they_ended(tmp_pa
     assert "Throughput by batch" not in contexts.text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_has_what_schedules_believed_with_its_numbers(tmp_path: Path) -> None:
     static, sure, _ = RUNS["schedules"]()
     page = page_of(write_run(tmp_path, [static, sure]))
@@ -154,6 +156,7 @@ def test_cells_that_one_run_lacks_are_named() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_on_two_runs_begins_with_what_changed(tmp_path: Path) -> None:
     runs = [write_run(tmp_path, methods(2, prompts=4, seed=seed), name) for seed, name in enumerate(("old", "new"))]
     page = page_of(*runs)
@@ -166,6 +169,7 @@ def test_the_page_on_two_runs_begins_with_what_changed(tmp_path: Path) -> None:
 # --- presets ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_numbers_of_a_paper_stand_beside_the_measured_ones(tmp_path: Path) -> None:
     cells = [cell(sample("p1"), sample("p2"), dataset="humaneval", temperature=0.8, top_p=0.95)]
     page = page_of(write_run(tmp_path, cells, preset="chen2023-humaneval"))

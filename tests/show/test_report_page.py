@@ -123,6 +123,7 @@ def test_every_category_with_several_prompts_has_its_line(run: Path, page: Page)
     assert {"prompts", "speedup", "speedup_low", "tokens_per_round", "alpha", "alpha_mean", "c", "v"} <= set(shown)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_category_with_one_prompt_has_none(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path, sweep("code", prompts=4, ks=(2,))))
     assert {number["data-cell"].split("/")[1] for number in page.numbers if "/" in number["data-cell"]} == {"parsing"}
@@ -179,6 +180,7 @@ def test_a_provisional_answer_is_no_green_yes_and_says_beneath_it_why_and_what_s
         assert page.text.count(f"--{kind}: #") == 2  # in light and dark
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_plain_yes_has_nothing_beneath_it(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path, sweep("articles", prompts=20, ks=(3,))))
     assert page.text.count('<p class="answer">YES. With K = 3, decoding is ') == 1
@@ -230,6 +232,7 @@ def test_the_same_run_gives_the_same_bytes(run: Path, page: Page) -> None:
 # --- what a reader must know besides -------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_cells_without_numbers_are_named_with_their_reason(tmp_path: Path) -> None:
     cells = [cell(sample("p1"), sample("p2")), cell(dataset="third", status="oom", error="out of memory: try less")]
     page = page_of(write_run(tmp_path, [*cells, cell(dataset="fourth", status="skipped", error="no room")]))
@@ -238,6 +241,7 @@ def test_cells_without_numbers_are_named_with_their_reason(tmp_path: Path) -> No
     assert "2 prompts: below 20" in page.visible
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_cell_measured_without_phases_is_a_report_without_a_waterfall(tmp_path: Path) -> None:
     method = sample().method
     bare = type(method)(method.tokens, method.rounds, method.seconds)
@@ -248,6 +252,7 @@ def test_a_cell_measured_without_phases_is_a_report_without_a_waterfall(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_several_runs_are_sections_with_figures_of_their_own(tmp_path: Path) -> None:
     runs = [write_run(tmp_path, [cell(sample("p1"), sample("p2"), k=4)], name) for name in ("old", "new")]
     page = page_of(*runs, png=True)
@@ -258,6 +263,7 @@ def test_several_runs_are_sections_with_figures_of_their_own(tmp_path: Path) -> 
     assert not (runs[1] / "plots").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_calibration_is_shown_with_its_points(tmp_path: Path) -> None:
     path = write_calibration(tmp_path)
     page = page_of(path)
@@ -278,6 +284,7 @@ def test_a_damaged_calibration_is_told_in_one_line(tmp_path: Path, content: str)
         page_of(tmp_path)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_calibration_with_strange_values_is_shown(tmp_path: Path) -> None:
     (tmp_path / "calibration.csv").write_text("model,context,width,milliseconds,low,high,v\n" + "</td>,x,,nan,,,\n" * 3)
     (tmp_path / "calibration.json").write_text('{"contexts": [1, {"context": "<b>"}], "choices": {}}')
@@ -334,6 +341,7 @@ def test_the_policy_forbids_scripts_and_the_network(page: Page) -> None:
     assert not re.findall(r"(?:https?:)?//\w", page.text)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_trace_in_the_folder_is_shown_and_a_broken_one_is_a_note(tmp_path: Path) -> None:
     run = write_run(tmp_path, [cell(sample())])
     (run / "trace.json").write_text(trace("token"))

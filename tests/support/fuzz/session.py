@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
+import typer.main
+
+from specbench.cli import app
 from specbench.jobs import parsing
 from tests.support.fuzz import attacks, cases
 from tests.support.fuzz.cases import Case, Ground
@@ -136,4 +139,5 @@ def preload() -> None:
     """Import what commands import when they are carried out, so that a forked process need not."""
     for name in NEEDED:
         import_module(name)
+    typer.main.get_command(app.app)  # kept by the tests
     gc.freeze()  # a collection in a forked process would copy all of it
