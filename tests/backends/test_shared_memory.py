@@ -17,7 +17,6 @@ from specbench.models.network.caches import OWN, Pool, RowStaticLayer
 from specbench.spec import RunSpec
 from tests.cuda.support import PROMPTS, said, spec_of, traces
 from tests.support.cases import quick_or_slow
-from tests.support.tiers import NEEDS_COMPILER
 from tests.support.tinypair import Pair
 from tests.support.toys import CPU
 
@@ -105,13 +104,6 @@ def test_methods_in_turns_decode_what_each_decodes_alone(pair: Pair, names: str,
 def test_and_where_caches_stay_in_their_place(pair: Pair, uncompiled: None, names: str, rows: int) -> None:
     specs = every_method(pair, chosen(names, fixed=True), batch=rows)
     assert in_turns(specs, "compile") == alone(specs, "compile")
-
-
-@NEEDS_COMPILER
-@pytest.mark.slow
-def test_and_compiled(pair: Pair) -> None:
-    specs = every_method(pair, ["baseline", "prompt-lookup"])
-    assert in_turns(specs, "compile") == alone(specs)
 
 
 @pytest.mark.parametrize("tier", ["eager", "compile"])

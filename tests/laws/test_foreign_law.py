@@ -111,7 +111,7 @@ def test_a_tree_of_strings_is_exact(shape: str, eos: tuple[int, ...]) -> None:
 @pytest.mark.slow  # several seconds for every seed
 def test_trees_of_strings_are_exact_beside_others_and_from_their_leaves_up() -> None:
     p, q = tables(SEEDS[0])
-    assert error_of(Merge([tree_of_strings(q, "2, 2"), strings(q, 2)]), p, (3,)) <= EXACT
+    assert error_of(Merge([tree_of_strings(q, "2"), strings(q, 2)]), p, (3,)) <= EXACT
     assert error_of(tree_of_strings(q, "2, 2"), p, (3,), TokenMatch()) <= EXACT
     assert error_of(tree_of_strings(q, "dynamic"), p, (3,), Traversal()) <= EXACT
 

@@ -134,7 +134,7 @@ def test_greedily_the_text_is_the_targets(name: str, drafter: str, larger: dict[
 
 
 @kinds
-@pytest.mark.parametrize("ready", [as_it_is, pytest.param(compiled("aot_eager"), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ready", [as_it_is, pytest.param(compiled("eager"), marks=pytest.mark.slow)])
 def test_a_round_as_one_call_gives_the_same_tokens(name: str, ready: Any, larger: dict[str, Made]) -> None:
     head = larger[name]
     rounds = whole(real(head, "chain", SAMPLED, fixed=True), ready, longest=9, new=23, rows=len(TEXTS), eos=(6,))

@@ -32,8 +32,7 @@ def test_a_schedule_leaves_the_law_of_a_round_alone(vocab: int, k: int, schedule
 @pytest.mark.slow
 @both
 @schedules
-@pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
-@pytest.mark.parametrize(("vocab", "k", "new"), [(2, 3, 6), (3, 2, 4)])
+@pytest.mark.parametrize(("vocab", "k", "new", "eos"), [(2, 3, 6, (1,)), (3, 2, 4, ())], ids=["eos", "endless"])
 def test_a_schedule_that_remembers_leaves_the_law_of_sequences_alone(
     vocab: int, k: int, new: int, eos: tuple[int, ...], schedule: Schedule, verifier: Verifier
 ) -> None:
@@ -46,8 +45,7 @@ def test_a_schedule_that_remembers_leaves_the_law_of_sequences_alone(
 
 @pytest.mark.slow
 @schedules
-@pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
-@pytest.mark.parametrize(("k", "length"), [(1, 2), (2, 2), (2, 3), (3, 2)])
+@pytest.mark.parametrize(("k", "length", "eos"), [(1, 2, ()), (2, 2, (1,)), (2, 3, ()), (3, 2, (1,))])
 def test_a_schedule_inside_a_speculation_that_drafts(
     k: int, length: int, eos: tuple[int, ...], schedule: Schedule
 ) -> None:

@@ -15,9 +15,8 @@ from specbench.decoding.method_files import read_method
 from specbench.decoding.types import at
 from specbench.decoding.verifiers import rejection
 from specbench.models.network.sampling import Sampling
-from tests.support.laws import ENUMERABLE, EXACT, autoregressive, carried_on, error, outcomes_of
+from tests.support.laws import EXACT, autoregressive, carried_on, error
 from tests.support.tiers import (
-    NAMES,
     NEEDS_COMPILER,
     STATIC,
     Given,
@@ -28,8 +27,9 @@ from tests.support.tiers import (
     static_methods,
 )
 from tests.support.tiny import context_of, network, plain_rows
-from tests.support.toys import KINDS, PROMPT, Toy, nodes, numbers, random_pair, tokens_of
+from tests.support.toys import KINDS, PROMPT, nodes, numbers, random_pair, tokens_of
 
+OF_NETWORKS = ("chain", "tree-top", "maxgram", "early-exit-shared")  # every use of a network
 Build = Callable[[Tensor], Speculate]  # a method from what tells the rows of its batch apart
 
 
@@ -79,17 +79,10 @@ def toy_laws(name: str, vocab: int, k: int, backend: str) -> list[float]:
     return laws(build, [target for target, _ in pairs], k if name != "baseline" else 0, backend)
 
 
-def feasible(sizes: list[tuple[int, int]], most: int = ENUMERABLE) -> list[tuple[str, int, int]]:
-    """Every method with every (vocab, k) for which all outcomes of a round fit into one batch."""
-    built = {k: static_methods(dict.fromkeys(("target", "draft"), Toy(torch.ones(1, 1))), k) for _, k in sizes}
-    return [
-        (name, vocab, k) for name in NAMES for vocab, k in sizes if outcomes_of(built[k][name].drafter, vocab) <= most
-    ]
-
-
 @pytest.mark.parametrize("name", STATIC)
 def test_a_compiled_round_emits_the_law_of_its_target_if_it_says_so(name: str) -> None:
-    assert (max(toy_laws(name, 3, 2, "aot_eager")) <= EXACT) == read_method(name)["lossless"]
+    backend = "aot_eager" if name in OF_NETWORKS else "eager"  # functions of a graph; its trace takes half as long
+    assert (max(toy_laws(name, 3, 2, backend)) <= EXACT) == read_method(name)["lossless"]
 
 
 @pytest.mark.slow
@@ -98,19 +91,10 @@ def test_so_does_a_round_in_machine_code() -> None:
     assert max(toy_laws("chain", 3, 2, "inductor")) <= EXACT
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "vocab", "k"), [case for case in feasible([(2, 3)]) if case[0] != "baseline"][::4])
-def test_with_another_lookahead_and_vocabulary_too(name: str, vocab: int, k: int) -> None:
-    assert (max(toy_laws(name, vocab, k, "aot_eager")) <= EXACT) == read_method(name)["lossless"]
-
-
 @pytest.mark.mutant(test=test_a_compiled_round_emits_the_law_of_its_target_if_it_says_so)
 def test_a_wrong_rule_is_seen_through_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejection, "left_over", lambda walked: at(walked.tested[-1].left, walked.last))
     assert max(toy_laws("chain", 3, 2, "aot_eager")) > 1e-3
-
-
-OF_NETWORKS = ("chain", "tree-top", "maxgram", "early-exit-shared")  # every use of a network
 
 
 @pytest.mark.slow

@@ -201,7 +201,7 @@ def test_a_cell_without_numbers_is_no_exception_until_it_is_asked_for(tmp_path: 
         result.raise_for_status()
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_is_written_where_it_is_wanted(tmp_path: Path) -> None:
     file = specbench.load_run(BASELINE).report(tmp_path / "page.html")
     assert file == tmp_path / "page.html"
