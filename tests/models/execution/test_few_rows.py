@@ -27,7 +27,7 @@ from tests.support.toys import CPU
 
 DTYPES = [torch.float32, torch.bfloat16]
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 0.1}
-COUNTS = (1, 2, 5, 8, 9, 16, 17, 27)
+COUNTS = (1, 8, 9, 17, 27)
 HERE = pytest.mark.skipif(not by_few_rows(), reason="this processor has inductor's own kernels, see by_few_rows")
 
 
@@ -255,11 +255,11 @@ def region(rows: int, dtype: torch.dtype) -> Region:
 def test_inductor_takes_it_for_any_number_of_rows_with_one_layout_of_weights(dtype: torch.dtype) -> None:
     told = "_mm512_dpbf16_ps" if dtype == torch.bfloat16 else "_mm512_fmadd_ps"
     layouts = []
-    for rows in (1, 5, 17):
+    for rows in (1, 17):
         code = compiled(region(rows, dtype), settings(CPU))
         assert code.source.count(f"{told}(") == len(Layers(dtype).parts)
         layouts.append(list(code.constants.values()))
-    assert layouts[0] == layouts[1] == layouts[2]
+    assert layouts[0] == layouts[1]
     assert all(one.block in (48, 32, 16) and one.pairs == (2 if dtype == torch.bfloat16 else 1) for one in layouts[0])
 
 
