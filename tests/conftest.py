@@ -104,6 +104,12 @@ def _one_set_of_commands() -> None:
     typer.main.get_command = cache(typer.main.get_command)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_power_cuts() -> None:
+    """Nothing waits for a disk, which takes as long as a decode; tests of what is written when watch it themselves."""
+    os.fsync = lambda file: None
+
+
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
     """`specbench` with the given arguments, in an empty folder."""

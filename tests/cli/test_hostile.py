@@ -23,7 +23,6 @@ from specbench.metrics import RoundCounts
 from specbench.results import documents
 from specbench.results.cells import Cell
 from specbench.results.documents import TokenView, TracedRound, TracedToken
-from specbench.results.folder import RunFolder
 from specbench.results.named_runs import LONGEST, csv_cell
 from specbench.results.reading import read_run
 from specbench.show import compare as shown
@@ -31,7 +30,7 @@ from specbench.show import run_output, token_view
 from specbench.show.text import one_line
 from tests.support.hostile import FORMULA, PAYLOADS, bars, commands, elements, harmless
 from tests.support.measured import cell, sample
-from tests.support.simulated_sweeps import description
+from tests.support.simulated_sweeps import write_run
 
 
 def cells_of(texts: Sequence[str], **changes: Any) -> list[Cell]:
@@ -47,18 +46,7 @@ def cells_of(texts: Sequence[str], **changes: Any) -> list[Cell]:
 
 
 def write(parent: Path, cells: Sequence[Cell]) -> Path:
-    """A run's folder, written by the production code, its tables once at the end."""
-    specs = [one.spec.model_dump(mode="json") for one in cells]
-    folder = RunFolder.create(parent, "run", {**description(), "specs": specs, "command": cells[0].error})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folder, "render", lambda: None)
-        for one in cells:
-            folder.begin([one], len(one.samples))
-            for done in one.samples:
-                folder.turn({one.spec: [done]})
-            folder.end(one)
-    folder.close()
-    return folder.path
+    return write_run(parent, cells, command=cells[0].error)
 
 
 @pytest.fixture(scope="module")

@@ -138,11 +138,11 @@ def frame_has_types(frame: pandas.DataFrame) -> bool:
 @pytest.mark.parametrize("full", [False, True])
 def test_a_frame_has_the_numbers_of_the_rows_in_columns_of_numbers(asked: dict[str, Any], full: bool) -> None:
     for result in (specbench.run(**asked), specbench.load_run(BASELINE)):
-        frame = result.to_frame(full=full)
+        frame, rows = result.to_frame(full=full), result.rows()
         assert frame_has_types(frame)
-        for name in set(frame) & set(result.rows()[0]):
+        for name in set(frame) & set(rows[0]):
             column = [None if pandas.isna(value) else value for value in frame[name]]
-            assert column == [None if row[name] != row[name] else row[name] for row in result.rows()], name
+            assert column == [None if row[name] != row[name] else row[name] for row in rows], name
 
 
 @pytest.mark.parametrize("folder", [BASELINE, ""])

@@ -3,8 +3,11 @@
 import json
 import random
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from specbench.metrics import RoundCounts, Trace
 from specbench.results.cells import Cell, Losslessness
@@ -81,17 +84,16 @@ def description() -> dict[str, Any]:
 
 
 def write_run(parent: Path, cells: Sequence[Cell], name: str = "run", **changes: Any) -> Path:
-    """The cells as a run's folder, written by the production code."""
+    """The cells as a run's folder, written by the production code, its tables once at the end."""
     specs = [cell.spec.model_dump(mode="json") for cell in cells]
     folder = RunFolder.create(parent, name, {**description(), "specs": specs, **changes})
-    try:
+    with closing(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder, "render", lambda: None)
         for cell in cells:
             folder.begin([cell], len(cell.samples))
             for one in cell.samples:
                 folder.turn({cell.spec: [one]})
             folder.end(cell)
-    finally:
-        folder.close()
     return folder.path
 
 
