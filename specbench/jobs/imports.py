@@ -13,10 +13,11 @@ from typing import Any
 
 import typer
 
+from specbench.acceptance import BENCH, MOST, VLLM, Record, count, part, record_in
 from specbench.errors import NotComparableError, RegressionError, UsageError
 from specbench.files import read_whole
 from specbench.judge.requests import Traffic, compared
-from specbench.results.latency import Acceptance, Request, limits_of
+from specbench.results.latency import Request, limits_of
 from specbench.results.named_runs import read_json
 from specbench.show.requests import print_requests, sentence_of
 from specbench.show.text import Format
@@ -24,7 +25,6 @@ from specbench.wording import clean, clean_path, first_line
 
 LARGEST = 256 << 20  # bytes of a file; parsing takes several times as much memory
 MOST_FILES = 100  # of a folder
-MOST = 10**10  # seconds, also of the clock, tokens and counts of a request
 RECORDS, SUMMARY, INPUTS = "profile_export.jsonl", "profile_export_aiperf.json", "inputs.json"  # files of AIPerf
 KNOWN = (
     "known are the JSON file of `vllm bench serve --save-result --save-detailed`, profile_export.jsonl of AIPerf, and "
@@ -100,12 +100,6 @@ def of_object(found: dict[str, Any]) -> Iterator[Traffic]:
 # --- values that are not trusted --------------------------------------------------------------------------------------
 
 
-def part(of: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """An object in an object; empty if it is missing or something else."""
-    found = of.get(name)
-    return found if isinstance(found, dict) else {}
-
-
 def items(of: Mapping[str, Any], name: str, kind: type = object) -> list[Any]:
     """A list in an object, with values of one kind. ValueError if it is missing or another."""
     found = of.get(name)
@@ -121,17 +115,10 @@ def objects(of: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def number(value: Any, what: str) -> float:
-    """A number from 0 to `MOST`. ValueError for everything else."""
+    """A number from 0 to `MOST`: seconds, also of a clock. ValueError for everything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:
         raise ValueError(f"{what} is {clean(value, 40)}, and a number from 0 to {MOST:,} was expected")
     return float(value)
-
-
-def count(value: Any, what: str) -> int:
-    """A number that is whole."""
-    if (found := number(value, what)) != int(found):
-        raise ValueError(f"{what} is {found:g}, and a whole number was expected")
-    return int(found)
 
 
 def digest(text: Any) -> str:
@@ -151,17 +138,12 @@ def named(body: Mapping[str, Any]) -> tuple[str, str]:
     return digest(asked), digest(users or asked)
 
 
-def acceptance_in(found: Mapping[str, Any], histogram: Mapping[int, int] | None) -> Acceptance | None:
-    """The record of a request, in the words of vLLM and AIPerf; None without rounds. ValueError if impossible."""
-    names = ("num_accepted_draft_tokens", "num_draft_tokens", "num_spec_steps")
-    if not found or not found.get(names[2]):
-        return None
-    record = Acceptance(*(count(found.get(name), name) for name in names))
-    if histogram is not None:
-        rounds, accepted = sum(histogram.values()), sum(j * many for j, many in histogram.items())
-        if (rounds, accepted) != (record.rounds, record.accepted):
-            raise ValueError("an acceptance_histogram contradicts the other counts")
-    return record
+def acceptance_in(fields: Mapping[str, Any], source: str = VLLM) -> Record | None:
+    """The record in some fields; None without rounds. ValueError if it is impossible."""
+    record = record_in(fields, source) if fields else None
+    if record and (wrong := record.wrong(MOST)):
+        raise ValueError(f"impossible counts: {wrong}")
+    return record if record and record.rounds else None
 
 
 # --- vllm bench serve -------------------------------------------------------------------------------------------------
@@ -178,14 +160,13 @@ def of_vllm(found: dict[str, Any]) -> Traffic:
         raise ValueError("its lists per request have different lengths")
     requests = [vllm_request(n, *values) for n, values in enumerate(zip(*columns, strict=True))]
     rate, flying, bursts = (found.get(name) for name in ("request_rate", "max_concurrency", "burstiness"))
-    counters = [found.get(f"spec_decode_{name}") for name in ("accepted_tokens", "draft_tokens", "num_drafts")]
     return Traffic(
         "vllm bench serve",
         clean(found.get("model_id"), 200),
         in_words(flying, None if rate == "inf" else rate, None if bursts == 1 else bursts),
         count(flying, "max_concurrency") if rate == "inf" and flying is not None else None,
         tuple(requests),
-        Acceptance(*(count(one, "spec_decode counters") for one in counters)) if counters[2] else None,
+        acceptance_in(found, BENCH) if found.get("spec_decode_num_drafts") else None,
         by_place=True,
     )
 
@@ -250,10 +231,9 @@ def aiperf_request(line: dict[str, Any], payloads: Mapping[str, Any]) -> Request
     tokens = "usage_completion_tokens" if "usage_completion_tokens" in metrics else "output_sequence_length"
     gaps = value_of(metrics, "inter_chunk_latency")
     record = part(line, "spec_decode_acceptance")
-    steps = {int(j): count(many, "acceptance_histogram") for j, many in part(record, "acceptance_histogram").items()}
     return Request(
         key, draw, began, first, last, count(value_of(metrics, tokens), tokens),
-        1 + len(gaps) if isinstance(gaps, list) else 0, acceptance=acceptance_in(record, steps),
+        1 + len(gaps) if isinstance(gaps, list) else 0, acceptance=acceptance_in(record),
     )  # fmt: skip
 
 
@@ -303,12 +283,8 @@ def guidellm_request(found: dict[str, Any], failed: bool = False) -> Request:
         for name in ("first_token_iteration", "last_token_iteration")
     )
     record = part(part(found, "response_metrics"), "speculative_decoding")
-    dense = record.get("acceptance_histogram")
-    steps = (
-        {j: count(many, "acceptance_histogram") for j, many in enumerate(dense)} if isinstance(dense, list) else None
-    )
     pieces = count(clocks.get("token_iterations") or 0, "token_iterations")
     return Request(
         key, draw, sent, first, last, count(found.get("output_tokens"), "output_tokens"), pieces,
-        digest(found.get("output")), acceptance_in(record, steps),
+        digest(found.get("output")), acceptance_in(record),
     )  # fmt: skip

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.acceptance import Record
 from specbench.errors import NotComparableError
-from specbench.results.latency import Acceptance, Request, percentiles, seconds_over, within
+from specbench.results.latency import Request, percentiles, seconds_over, within
 from specbench.results.statistics import (
     ENOUGH,
     FEWEST,
@@ -40,7 +41,7 @@ class Traffic:
     load: str
     flying: int | None
     requests: tuple[Request, ...]
-    totals: Acceptance | None = None
+    totals: Record | None = None
     by_place: bool = False
 
     @property
@@ -177,11 +178,11 @@ def acceptance_of(spec: Traffic, draws: Sequence[Sequence[Pair]]) -> dict[str, A
     per_draw = [[pair[1].acceptance for pair in some if pair[1].acceptance] for some in draws]
     counts = [totals(some) for some in per_draw if some]
     whole = totals(counts) if counts else spec.totals
-    if whole is None or not whole.drafted:
+    if whole is None or not whole.drafted or not whole.rounds:
         return {"acceptance_source": None, **bounds("acceptance_length", NONE), "accepted_per_drafted": None}
     length = Interval(whole.accepted / whole.rounds, math.nan, math.nan)
     if counts:
-        length = ratio_of_totals([one.accepted for one in counts], [one.rounds for one in counts])
+        length = ratio_of_totals([one.accepted for one in counts], [one.rounds or 0 for one in counts])
     return {
         "acceptance_source": "requests" if counts else "counters",
         **bounds("acceptance_length", Interval(1 + length.value, 1 + length.low, 1 + length.high)),
@@ -192,10 +193,11 @@ def acceptance_of(spec: Traffic, draws: Sequence[Sequence[Pair]]) -> dict[str, A
 NONE = Interval(math.nan, math.nan, math.nan)
 
 
-def totals(some: Iterable[Acceptance]) -> Acceptance:
-    """The counts of several requests together."""
-    counts = [(one.accepted, one.drafted, one.rounds) for one in some]
-    return Acceptance(*map(sum, zip(*counts, strict=True)))
+def totals(some: Iterable[Record]) -> Record:
+    """The counts of several requests together, all with rounds and drafted tokens."""
+    counts = [(one.rounds or 0, one.drafted or 0, one.accepted) for one in some]
+    rounds, drafted, accepted = map(sum, zip(*counts, strict=True))
+    return Record("requests", rounds, drafted, accepted)
 
 
 def goodput_of(

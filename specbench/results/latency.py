@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, quantiles
 
+from specbench.acceptance import Record
 from specbench.errors import UsageError
 from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART, Trace
 from specbench.wording import clean
@@ -82,21 +83,6 @@ def served(baseline: Sequence[Trace], method: Sequence[Trace]) -> dict[str, floa
 
 
 @dataclass(frozen=True)
-class Acceptance:
-    """Counts of drafted tokens: accepted ones, all, and rounds with a draft. ValueError if no engine can have them."""
-
-    accepted: int
-    drafted: int
-    rounds: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.accepted <= self.drafted or self.rounds < 0 or (self.drafted and not self.rounds):
-            raise ValueError(
-                f"impossible counts: {self.accepted} of {self.drafted} drafted tokens accepted in {self.rounds} rounds"
-            )
-
-
-@dataclass(frozen=True)
 class Request:
     """One request of a load generator; times in seconds.
 
@@ -115,7 +101,7 @@ class Request:
     tokens: int = 0
     pieces: int = 0
     text: str = ""
-    acceptance: Acceptance | None = None
+    acceptance: Record | None = None
     failed: bool = False
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specbench.backends.engines.acceptance import (
+from specbench.acceptance import (
     COUNTERS,
     MEAN,
     SGLANG,
@@ -302,8 +302,8 @@ def test_a_stream_may_end_without_its_last_word_but_not_in_the_middle() -> None:
         (delta(ids=[-1]), "not a completion"),
         ([1], "not a completion"),
         ({"choices": [7]}, "not a completion"),
-        ({"choices": [], "timings": {"draft_n": -1, "draft_n_accepted": 0}}, "draft_n of -1 instead of counts"),
-        ({"choices": [], "sglext": {"output_ids": [["a"]]}}, "instead of counts"),
+        ({"choices": [], "timings": {"draft_n": -1, "draft_n_accepted": 0}}, "draft_n of -1 instead of a count"),
+        ({"choices": [], "sglext": {"output_ids": [["a"]]}}, "instead of a count"),
         ({"choices": [], "sglext": {"output_ids": 7}}, "instead of counts"),
     ],
 )

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from specbench import metrics
-from specbench.backends.engines import acceptance
+from specbench import acceptance, metrics
 from specbench.backends.engines.dialects import (
     DIALECTS,
     LARGEST,

@@ -12,9 +12,10 @@ from typing import Any
 import httpcore2
 import pytest
 
+from specbench import acceptance
+from specbench.acceptance import Counters, counters_in
 from specbench.backends import choose
-from specbench.backends.engines import acceptance, client, server
-from specbench.backends.engines.acceptance import Counters, counters_in
+from specbench.backends.engines import client, server
 from specbench.backends.engines.client import Client
 from specbench.backends.engines.dialects import Answer, answer_of, pieces
 from specbench.errors import ServerError, UsageError

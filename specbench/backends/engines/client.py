@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import httpcore2
 import httpx2
 
-from specbench.backends.engines.acceptance import Counters, counters_in
+from specbench.acceptance import Counters, counters_in
 from specbench.backends.engines.dialects import UNKNOWN, Answer, Dialect, answer_of
 from specbench.errors import ServerError, UsageError
 from specbench.wording import clean

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specbench.backends.engines.acceptance import CHOICE, PARTS, Record, counts, part, record_of
+from specbench.acceptance import CHOICE, PARTS, Record, counts, part, record_of
 from specbench.chat import Message
 from specbench.errors import ServerError, UsageError
 from specbench.spec import RunSpec
@@ -206,8 +206,8 @@ class Stream:
 
     def answer(self, most: int) -> Answer:
         """The answer once its stream has ended. ServerError if its counts are impossible or missing."""
-        found = next(iter(part(self.reported, "sglext").get("output_ids") or ()), self.ids)
-        ids = counts({"ids": found}, "ids")
+        found = part(self.reported, "sglext").get("output_ids") or [self.ids]
+        ids = counts({"ids": found[0] if isinstance(found, list) else found}, "ids")
         tokens = self.usage.get("completion_tokens") if self.usage else len(ids) or None
         arrived = self.arrived or ([self.ended] if self.finish else [])  # an answer may be the end of text alone
         if tokens is None or not arrived:
@@ -244,7 +244,7 @@ def answer_of(stream: Iterator[str], began: float, url: str, most: int) -> Answe
     try:
         return found.answer(most)
     except (ValueError, TypeError) as error:
-        raise ServerError(f"{url}: an answer reports {clean(error)} instead of counts: see the server's log") from None
+        raise ServerError(f"{url}: an answer reports {clean(error)}: see the server's log") from None
 
 
 def event_of(data: str, url: str) -> Mapping[str, Any]:

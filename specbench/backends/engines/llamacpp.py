@@ -18,10 +18,10 @@ from typing import IO, Any, ClassVar
 import httpx2
 import torch
 
+from specbench.acceptance import spread
 from specbench.backends.base import drafting, parts_of, refuse_settings
 from specbench.backends.checked import CheckedPair
 from specbench.backends.engines import guard
-from specbench.backends.engines.acceptance import spread
 from specbench.backends.engines.client import Bounds, Lines, connections, whole
 from specbench.backends.engines.external import Apart, Decoded, Finished, Request, Start, files_of, opened, refuse_ours
 from specbench.backends.engines.install import LLAMA_CPP, libraries, llama_server, llama_version

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from specbench.backends.base import Backend, Decode, Held, Loading, refuse_settings, unseen
-from specbench.backends.engines.acceptance import (
+from specbench.acceptance import (
     COUNTERS,
     MEAN,
     SPARE,
@@ -24,6 +23,7 @@ from specbench.backends.engines.acceptance import (
     divided,
     fitted,
 )
+from specbench.backends.base import Backend, Decode, Held, Loading, refuse_settings, unseen
 from specbench.backends.engines.client import Client
 from specbench.backends.engines.dialects import (
     UNKNOWN,

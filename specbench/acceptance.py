@@ -1,4 +1,5 @@
-"""Acceptance as servers report it, in one normal form: for a request, or between two readings of counters.
+"""Acceptance as servers and load generators report it, in one normal form: of a request, or between two readings of
+counters. Pure: every layer may import it.
 
 The normal form and its checks are those of AIPerf's `SpecDecodeAcceptanceRecord`. Field names of engines: vLLM
 `entrypoints/generate/base/protocol.py`, SGLang `srt/entrypoints/openai/protocol.py`, llama.cpp
@@ -16,6 +17,7 @@ from typing import Any
 from specbench.metrics import RoundCounts
 from specbench.wording import clean
 
+MOST = 10**10  # of any count
 WIDEST = 1024  # maximum tokens of a draft: more than any engine drafts per round
 STEP = RoundCounts(0, 0, 0, 1, ())
 SPARE = 2  # rounds of a request beyond its tokens: an engine that schedules ahead may run some after the last token
@@ -44,7 +46,7 @@ class Record:
         found = f"{clean(drafted)} drafted and {clean(self.accepted)} accepted tokens"
         found = found if self.rounds is None else f"{clean(rounds)} rounds, {found}"
         if rounds > most or not 0 <= self.accepted <= drafted <= rounds * WIDEST:
-            return f"{found} for at most {most} new ones"
+            return f"{found} for at most {most:,} new ones"
         if self.histogram and (sum(self.histogram), weighted(self.histogram)) != (rounds, self.accepted):
             return f"{found}, but a histogram of {sum(self.histogram)} rounds and {weighted(self.histogram)} tokens"
         sums = (len(self.steps), *map(sum, zip(*self.steps, strict=True)))
@@ -110,6 +112,7 @@ VLLM = "each request (metrics.speculative_decoding)"
 SGLANG = "each request (sglext.spec_tokens_details)"
 TENSORRT = "each request (speculative_decoding of its choice)"
 TIMINGS = "each request (timings)"
+BENCH = "the counters that vllm bench serve saves"
 TOTALS = "the totals of each request (timings): without rounds, so that by position it is a mean"
 MEAN = "the mean of each request (avg_decoded_tokens_per_iter), with the K of --k"
 PARTS = ("metrics", "sglext", "timings")  # of an event, which may hold a record
@@ -120,6 +123,7 @@ FIELDS = {
     SGLANG: ("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts", "spec_correct_drafts_histogram"),
     TENSORRT: ("num_spec_steps", "total_draft_tokens", "total_accepted_draft_tokens", "acceptance_histogram"),
     TIMINGS: ("draft_rounds", "draft_n", "draft_n_accepted", ""),
+    BENCH: ("spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens", ""),
 }
 SINGLE = ("per_step_drafted", "per_step_accepted")
 
@@ -134,17 +138,23 @@ def record_of(reported: Mapping[str, Any], tokens: int) -> Record | None:
         TIMINGS: part(reported, "timings"),
     }
     for source, fields in found.items():
-        rounds, drafted, accepted, histogram = FIELDS[source]
-        if accepted in fields:
-            totals = source == TIMINGS and rounds not in fields
-            some, single = None if totals else count(fields, rounds), [counts(fields, name) for name in SINGLE]
-            if len(single[0]) != len(single[1]):
-                raise ValueError(f"{' and '.join(SINGLE)} of {len(single[0])} and {len(single[1])} rounds")
-            return Record(
-                TOTALS if totals else source, some, count(fields, drafted), count(fields, accepted),
-                trimmed(counts(fields, histogram)), tuple(zip(*single, strict=True)),
-            )  # fmt: skip
+        if FIELDS[source][2] in fields:
+            return record_in(fields, source)
     return mean_record(reported.get("avg_decoded_tokens_per_iter"), tokens)
+
+
+def record_in(fields: Mapping[str, Any], source: str) -> Record:
+    """The record in the fields of a source. ValueError, with what was found, for a malformed one."""
+    rounds, drafted, accepted, histogram = FIELDS[source]
+    totals = source == TIMINGS and rounds not in fields
+    some = None if totals else count(fields.get(rounds), rounds)
+    single = [counts(fields, name) for name in SINGLE]
+    if len(single[0]) != len(single[1]):
+        raise ValueError(f"{' and '.join(SINGLE)} of {len(single[0])} and {len(single[1])} rounds")
+    return Record(
+        TOTALS if totals else source, some, count(fields.get(drafted), drafted), count(fields.get(accepted), accepted),
+        trimmed(counts(fields, histogram)), tuple(zip(*single, strict=True)),
+    )  # fmt: skip
 
 
 def mean_record(mean: object, tokens: int) -> Record | None:
@@ -169,20 +179,21 @@ def first(found: object) -> Mapping[str, Any]:
     return one if isinstance(one, Mapping) else {}
 
 
-def count(fields: Mapping[str, Any], name: str) -> int:
-    """A whole number, not below 0."""
-    found = fields.get(name)
-    if type(found) is not int or found < 0:
-        raise ValueError(f"{name} of {clean(found)}")
+def count(found: object, name: str) -> int:
+    """A whole number from 0 to `MOST`. ValueError, with its name, for anything else."""
+    if type(found) is not int or not 0 <= found <= MOST:
+        raise ValueError(f"{name} of {clean(found, 40)} instead of a count")
     return found
 
 
 def counts(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    """A list of whole numbers; empty if it is missing or null."""
+    """A list of whole numbers, or a mapping of places to them (AIPerf); empty if it is missing or null."""
     found = fields.get(name) or ()
-    if not isinstance(found, list | tuple) or not all(type(one) is int and one >= 0 for one in found):
-        raise ValueError(f"{name} of {clean(found)}")
-    return tuple(found)
+    if isinstance(found, Mapping):
+        return along(Counter({count_in(place, WIDEST): count(one, name) for place, one in found.items()}))
+    if not isinstance(found, list | tuple):
+        raise ValueError(f"{name} of {clean(found)} instead of counts")
+    return tuple(count(one, name) for one in found)
 
 
 def trimmed(histogram: Sequence[int]) -> tuple[int, ...]:
