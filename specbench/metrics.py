@@ -5,12 +5,16 @@ Counts in, numbers out.
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from specbench.wording import clean
+
 # Spans in the trace of a server request: from its arrival to the first and the last piece of its answer, its
-# equal part of the seconds of its turn, and its wait in the queue, if any.
+# equal part of the seconds of its turn, its wait in the queue, if any, and the mean gap between two pieces.
 FIRST_PIECE, LAST_PIECE, TURN_PART, HELD = "request/first", "request/last", "request/turn", "request/held"
+PIECE_GAP = "request/gap"
 UNREPORTED = "not reported"  # the source of a trace whose rounds are unknown: every token counts as one
 
 
@@ -230,6 +234,29 @@ class Trace:
     def updating(self) -> float:
         """Decode seconds spent updating a draft that learns online."""
         return self.spans.get("update", 0.0)
+
+
+LIMIT = re.compile(r"(ttft|tpot|e2e) ?[=:] ?(\d{1,9}(?:\.\d{1,9})?) ?(ms|s)", re.ASCII)
+
+
+def limits_of(text: str) -> dict[str, float]:
+    """Parse limits of latency such as `ttft=500ms,tpot=30ms,e2e=2s` into seconds. ValueError for another text."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        match = LIMIT.fullmatch(part.strip())
+        if match is None or match[1] in found or not float(match[2]):
+            raise ValueError(
+                f"cannot read {clean(part.strip(), 60)!r}: write ttft, tpot and e2e, each at most once, with ms or s, "
+                "such as ttft=500ms,tpot=30ms,e2e=2s"
+            )
+        found[match[1]] = float(match[2]) / (1000 if match[3] == "ms" else 1)
+    return found
+
+
+def written_limits(given: object) -> str:
+    """Limits of latency in one form, in milliseconds. ValueError for anything else."""
+    found = limits_of(str(given))
+    return ",".join(f"{name}={1000 * found[name]:.12g}ms" for name in ("ttft", "tpot", "e2e") if name in found)
 
 
 def seed_from(*names: object) -> int:

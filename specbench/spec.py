@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from specbench.chat import read, written_fields
+from specbench.metrics import written_limits
 from specbench.settings import ANSWER, CELL, DETAIL, LOADED, LOOKAHEAD, NAMED, PAIR, Setting, declared
 from specbench.wording import in_thousands
 
@@ -25,6 +26,7 @@ UNDRAFTED: dict[str, Any] = {"method": BASELINE, "k": 0, "schedule": "constant",
 SHARE = Field(gt=0, le=1)
 Quantisation = Literal["int8", "int4", "fp8", "w8a8", "w4a8", "w8a8+head", "w4a8+head"]
 Tokens = Annotated[int, BeforeValidator(in_thousands), Field(ge=1, le=1 << 24)]
+Limits = Annotated[str, BeforeValidator(written_limits)]
 Rates = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1)]
 
 
@@ -191,6 +193,9 @@ class RunSpec(BaseModel):
     burstiness: Annotated[float | None, Field(gt=0, le=10**6, allow_inf_nan=False), Setting(
         "Measuring", "execution", "How evenly the requests of --arrivals come, as in `vllm bench serve`: gaps are "
         "gamma distributed with this shape; below 1 they come in bursts.", usual="1, Poisson", late=True)] = None
+    slo: Annotated[Limits | None, Setting(
+        "Measuring", "execution", "Limits of latency (ttft=500ms,tpot=30ms,e2e=2s): the share of requests to servers "
+        "within all of them, and goodput.", of=(*DETAIL, "heading"), late=True)] = None
     seed: Annotated[int, Field(ge=0), Setting(
         "Measuring", "draws", "Seed for the prompt sample and for every random draw.", of=(*DETAIL, "heading"))] = 0
     warmup: Annotated[int, Field(ge=0, le=1000), Setting(

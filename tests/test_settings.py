@@ -55,6 +55,7 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
         "draft_device",
         "device",
         "trust_remote_code",
+        "slo",
         *draws,
     ) == matching.FURTHER
     assert (
@@ -70,7 +71,7 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
         "draft_vocabulary_resolved", "attn_implementation", "vocabulary_resolved", "device_map", "tensor_parallel",
         "draft_device", *LAW, *LENGTH, "context", *chat, "limit", "until_ci",
         "seed", "tier", "engine", "engine_option", "url", "baseline_url", *served,
-        "batch", "arrivals", "burstiness", "device",
+        "batch", "arrivals", "burstiness", "slo", "device",
     ) == shown.SETTINGS  # fmt: skip
     assert (
         "target", "draft", *revisions, "model", "aux_layers", "dtype", "draft_dtype", "quantize", "draft_quantize",

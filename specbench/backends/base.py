@@ -256,7 +256,7 @@ ANYWHERE = (  # settings and groups supported by any engine, or needed by none; 
     "pair", "revisions", "device", "method", "data", "excerpt", "chat", "limit", "stopping", "length", "draws",
     "choices", "k", "confidence", "acceptance_source", "temperature", "top_k", "top_p", "dtype", "aux_layers",
     "draft_vocabulary", "vocabulary", "backend", "engine_option", "url", "baseline_url", "arrivals", "burstiness",
-    "endpoint", "request_field",
+    "slo", "endpoint", "request_field",
 )  # fmt: skip
 POINT_MASS = ("Rejection", "TokenMatch")  # the same if a draft is a point mass, as in lookup
 KERNELS = "it has kernels of its own"

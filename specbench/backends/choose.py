@@ -19,7 +19,7 @@ BACKENDS: dict[str, Callable[[Sequence[RunSpec]], Backend]] = {
     LLAMA_CPP: llamacpp.open_pair,
 }
 TAKE_OPTIONS = (VLLM, LLAMA_CPP)
-REQUESTS = ("arrivals", "endpoint", "request_field")  # settings of requests to servers
+REQUESTS = ("arrivals", "slo", "endpoint", "request_field")  # settings of requests to servers
 
 
 def backend_for(specs: Sequence[RunSpec]) -> Backend:

@@ -17,7 +17,8 @@ from specbench.acceptance import BENCH, MOST, VLLM, Record, count, part, record_
 from specbench.errors import NotComparableError, RegressionError, UsageError
 from specbench.files import read_whole
 from specbench.judge.requests import Traffic, compared
-from specbench.results.latency import Request, limits_of
+from specbench.metrics import limits_of
+from specbench.results.latency import Request
 from specbench.results.named_runs import read_json
 from specbench.show.requests import print_requests, sentence_of
 from specbench.show.text import Format
@@ -34,7 +35,10 @@ KNOWN = (
 
 def start(base: Path, spec: Path, slo: str, style: Format, judges: bool) -> None:
     """Print the comparison of two files; with `judges`, end with the exit code of the worst answer."""
-    limits = limits_of(slo) if slo else {}
+    try:
+        limits = limits_of(slo) if slo else {}
+    except ValueError as wrong:
+        raise UsageError(f"--slo: {wrong}") from None
     found, left_out = compared(list(read(base)), list(read(spec)), limits)
     for line in left_out:
         typer.echo(f"note: {line}", err=True)
@@ -121,6 +125,11 @@ def number(value: Any, what: str) -> float:
     return float(value)
 
 
+def gap(seconds: float, gaps: int) -> float | None:
+    """The mean time between two pieces of an answer; None if it came in one, or they were not counted."""
+    return seconds / gaps if gaps > 0 else None
+
+
 def digest(text: Any) -> str:
     """A short name for a text, or for a value as JSON; empty for none."""
     return hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:16] if text else ""
@@ -178,9 +187,9 @@ def vllm_request(n: int, first: Any, gaps: Any, tokens: Any, prompt: Any, began:
         return Request(key, key, sent, failed=True)
     steps = [number(one, "itls") for one in gaps] if isinstance(gaps, list) else []
     start = number(first, "ttfts")
-    return Request(
-        key, key, sent, start, start + sum(steps), count(tokens, "output_lens"), 1 + len(steps), digest(text)
-    )
+    seconds = sum(steps)
+    step = gap(seconds, len(steps))
+    return Request(key, key, sent, start, start + seconds, count(tokens, "output_lens"), step, digest(text))
 
 
 def in_words(flying: Any, rate: Any, bursts: Any = None) -> str:
@@ -233,7 +242,7 @@ def aiperf_request(line: dict[str, Any], payloads: Mapping[str, Any]) -> Request
     record = part(line, "spec_decode_acceptance")
     return Request(
         key, draw, began, first, last, count(value_of(metrics, tokens), tokens),
-        1 + len(gaps) if isinstance(gaps, list) else 0, acceptance=acceptance_in(record),
+        gap(last - first, len(gaps) if isinstance(gaps, list) else 0), acceptance=acceptance_in(record),
     )  # fmt: skip
 
 
@@ -285,6 +294,6 @@ def guidellm_request(found: dict[str, Any], failed: bool = False) -> Request:
     record = part(part(found, "response_metrics"), "speculative_decoding")
     pieces = count(clocks.get("token_iterations") or 0, "token_iterations")
     return Request(
-        key, draw, sent, first, last, count(found.get("output_tokens"), "output_tokens"), pieces,
+        key, draw, sent, first, last, count(found.get("output_tokens"), "output_tokens"), gap(last - first, pieces - 1),
         digest(found.get("output")), acceptance_in(record),
     )  # fmt: skip

@@ -11,19 +11,27 @@ from typing import Any
 
 from specbench.acceptance import Record
 from specbench.errors import NotComparableError
-from specbench.results.latency import Request, percentiles, seconds_over, within
+from specbench.results.latency import (
+    Request,
+    decoded,
+    goodput,
+    goodput_difference,
+    in_milliseconds,
+    seconds_over,
+    throughput,
+    times_of,
+)
 from specbench.results.statistics import (
     ENOUGH,
     FEWEST,
     Interval,
-    difference_of_shares,
+    bounds,
     ratio_of_means,
     ratio_of_totals,
-    share_of,
     speedup_interval,
     to_settle,
 )
-from specbench.wording import counted, finite_or_none, grouped, some
+from specbench.wording import counted, grouped, some
 
 Pair = tuple[Request, Request]
 
@@ -90,16 +98,16 @@ def row_of(base: Traffic, spec: Traffic, limits: Mapping[str, float]) -> dict[st
     pairs = paired(base, spec)
     draws = grouped(pairs, lambda pair: pair[0].draw)
     speedup, doubts = speedup_of(draws), doubts_of(base, spec, pairs, len(draws))
-    leaning = "YES" if speedup.low > 1 else "NO" if speedup.high < 1 else "UNCLEAR"
-    more = to_settle(speedup, len(draws)) if leaning == "UNCLEAR" and len(draws) >= FEWEST else None
+    leans = leaning(bounds("speedup", speedup))
+    more = to_settle(speedup, len(draws)) if leans == "UNCLEAR" and len(draws) >= FEWEST else None
     texts = [(one.text, other.text) for one, other in pairs if one.text and other.text]
     return {
         "tool": base.tool,
         "model": base.model,
         "load": base.load,
         "concurrency": base.flying,
-        "answer": "PROVISIONAL" if doubts and leaning != "UNCLEAR" else leaning,
-        "leaning": leaning,
+        "answer": "PROVISIONAL" if doubts and leans != "UNCLEAR" else leans,
+        "leaning": leans,
         "doubts": "; ".join(doubts),
         "prompts": len(draws),
         "prompts_to_settle": more,
@@ -116,24 +124,10 @@ def row_of(base: Traffic, spec: Traffic, limits: Mapping[str, float]) -> dict[st
     }
 
 
-def bounds(name: str, found: Interval) -> dict[str, float | None]:
-    """A value and the bounds of its interval as columns."""
-    values = (found.value, found.low, found.high)
-    return {f"{name}{end}": finite_or_none(value) for end, value in zip(("", "_low", "_high"), values, strict=True)}
-
-
 def speedup_of(draws: Sequence[Sequence[Pair]]) -> Interval:
     """Seconds per token after the first piece, BASE ÷ SPEC: the speedup of results.csv."""
-    base, spec = (decoded([[pair[arm] for pair in some] for some in draws]) for arm in (0, 1))
-    return speedup_interval(*base, *spec)
-
-
-def decoded(side: Sequence[Sequence[Request]]) -> tuple[list[float], list[int]]:
-    """Seconds and tokens after the first piece, by draw."""
-    return (
-        [math.fsum(one.decoding for one in some) for some in side],
-        [sum(max(one.tokens - 1, 0) for one in some) for some in side],
-    )
+    sides = [[decoded(pair[arm] for pair in some) for some in draws] for arm in (0, 1)]
+    return speedup_interval(*zip(*sides[0], strict=True), *zip(*sides[1], strict=True))
 
 
 def end_to_end(draws: Sequence[Sequence[Pair]]) -> Interval:
@@ -151,25 +145,10 @@ def first_pieces(draws: Sequence[Sequence[Pair]]) -> Interval:
 
 def arm_of(arm: str, found: Traffic) -> dict[str, Any]:
     """Latencies and throughput of all answered requests of one side, the failed ones counted."""
-    requests = found.answered
-    seconds, tokens = seconds_over(requests), sum(one.tokens for one in requests)
-    times: dict[str, list[float]] = {
-        "ttft": [one.first for one in requests],
-        "per_token": [one.tpot for one in requests if one.tokens > 1],
-        "per_step": [one.step for one in requests if one.step is not None],
-        "latency": [one.last for one in requests],
-    }
-    (whole,), (later,) = decoded([requests])
     return {
-        f"{arm}requests_failed": len(found.requests) - len(requests),
-        f"{arm}tokens_per_second": later / whole if whole else None,
-        f"{arm}served_tokens_per_second": tokens / seconds if seconds else None,
-        f"{arm}served_requests_per_second": len(requests) / seconds if seconds else None,
-        **{
-            f"{arm}{name}_{point}_ms": value and 1000 * value
-            for name, values in times.items()
-            for point, value in percentiles(values).items()
-        },
+        f"{arm}requests_failed": len(found.requests) - len(found.answered),
+        **throughput(arm, found.answered, seconds_over(found.answered)),
+        **in_milliseconds(arm, times_of(found.answered)),
     }
 
 
@@ -209,15 +188,9 @@ def goodput_of(
     """
     found: dict[str, Any] = {f"slo_{name}_ms": 1000 * most for name, most in limits.items()}
     for arm, one in (("baseline_", base), ("", spec)):
-        good = sum(within(request, limits) for request in one.requests)
-        share = share_of(good, len(one.requests), len({request.draw for request in one.requests}))
-        seconds = seconds_over(one.requests)
-        rate = Interval(
-            *(value * len(one.requests) / seconds if seconds else math.nan for value in vars(share).values())
-        )
-        found |= {**bounds(f"{arm}slo_share", share), **bounds(f"{arm}goodput", rate)}
-    met = [(within(one, limits), within(other, limits)) for one, other in pairs]
-    return found | bounds("slo_share_difference", difference_of_shares(met, draws))
+        alone = len({request.draw for request in one.requests})
+        found |= goodput(arm, one.requests, alone, seconds_over(one.requests), limits)
+    return found | goodput_difference(pairs, draws, limits)
 
 
 def doubts_of(base: Traffic, spec: Traffic, pairs: Sequence[Pair], draws: int) -> list[str]:
@@ -232,9 +205,13 @@ def doubts_of(base: Traffic, spec: Traffic, pairs: Sequence[Pair], draws: int) -
     return found + ([f"{counted(alone, 'request')} had no partner with the same prompt"] if alone > len(pairs) else [])
 
 
-def turning(rows: Sequence[Mapping[str, Any]]) -> int | None:
-    """The least concurrency from which speculation does not certainly pay, at it and at all larger ones; else None."""
-    known = [row for row in rows if row["concurrency"] is not None]
-    paying = [row["concurrency"] for row in known if row["leaning"] == "YES"]
-    larger = [row["concurrency"] for row in known if row["concurrency"] > max(paying, default=0)]
-    return min(larger, default=None)
+def leaning(row: Mapping[str, Any]) -> str:
+    """Whether the interval of a speedup excludes 1: YES, NO or UNCLEAR."""
+    low, high = row["speedup_low"], row["speedup_high"]
+    return "UNCLEAR" if low is None or high is None else "YES" if low > 1 else "NO" if high < 1 else "UNCLEAR"
+
+
+def turning(loads: Sequence[tuple[float, str]]) -> float | None:
+    """The least load from which speculation does not certainly pay, at it and at all larger ones; None if at none."""
+    paying = max((load for load, leaning in loads if leaning == "YES"), default=0)
+    return min((load for load, _ in loads if load > paying), default=None)

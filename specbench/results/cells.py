@@ -12,6 +12,7 @@ from specbench.errors import CellsFailedError, NotLosslessError
 from specbench.metrics import Trace
 from specbench.results import noise
 from specbench.results.categories import numbers_by_category
+from specbench.results.latency import goodputs
 from specbench.results.machine import Peaks
 from specbench.results.nests import belief_rows
 from specbench.results.numbers import NUMBERS, decodes, numbers, output_columns, pooled
@@ -95,6 +96,8 @@ class Cell:
         if self.samples and self.status in MEASURED:
             row |= numbers(self.samples, self.lookahead, self.rows)
             row |= output_columns(self.samples, self.spec.max_new_tokens)
+            arms = [s.baseline for s in self.samples], [s.method for s in self.samples]
+            row |= goodputs(*arms, row["draws"], self.spec.slo)
             row |= {"baseline_ready_seconds": self.ready[0], "ready_seconds": self.ready[1]}
             row |= self.peaks.row()
             if self.spec.acceptance is not None:

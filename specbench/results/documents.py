@@ -23,7 +23,8 @@ from specbench.wording import Row, clean_path, text_in
 SUMMARY = (
     "run", "started", "command", "target", "draft", "method", "dataset", "k", "temperature", "batch", "dtype_resolved",
     "device_name", "prompts", "baseline_tokens_per_second", "tokens_per_second", "speedup", "speedup_low",
-    "speedup_high", "tokens_per_round", "accepted_per_drafted", "alpha", "c", "speedup_predicted", "speedup_calibrated",
+    "speedup_high", "slo_share", "baseline_slo_share", "slo_share_difference", "goodput", "baseline_goodput",
+    "tokens_per_round", "accepted_per_drafted", "alpha", "c", "speedup_predicted", "speedup_calibrated",
     "lossless", "status",
 )  # fmt: skip
 

@@ -1,23 +1,23 @@
-"""Latency (first token, prompt, per further token, whole answer), throughput, and requests within limits of latency.
+"""Requests of servers, and latency of all engines: first token, prompt, per token, per step, whole answer; throughput,
+and requests within limits of latency.
 
 First-token and whole-answer latency are measured for server requests and blank for in-process engines, where
 a reader waits for the prompt and one round; so is the throughput over whole turns.
 """
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, quantiles
+from typing import Any
 
 from specbench.acceptance import Record
-from specbench.errors import UsageError
-from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART, Trace
-from specbench.wording import clean
+from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, PIECE_GAP, TURN_PART, Trace, limits_of
+from specbench.results.statistics import Interval, bounds, difference_of_shares, share_of
 
 ARMS = ("", "baseline_")
-TIMES = ("ttft", "prefill", "per_token", "latency")  # these have percentiles, over requests or prompts
-POINTS = ("median", "p95", "p99")
+TIMES = ("ttft", "prefill", "per_token", "per_step", "latency")  # these have percentiles, over requests or prompts
+POINTS = ("median", "p90", "p95", "p99")
 LATENCY = (
     "ttft_ms",
     "baseline_ttft_ms",
@@ -25,71 +25,15 @@ LATENCY = (
 )
 
 
-def latency(baseline: Sequence[Trace], method: Sequence[Trace], rows: int = 1) -> dict[str, float | None]:
-    """Mean time to first token, and the median, 95th and 99th percentile of every latency, in milliseconds.
-
-    `rows` were decoded together: if several, their prompts share the time of a batch and have no separate
-    prefill; only server requests, whose pieces have times, then have their own time per token.
-    """
-    found = dict[str, float | None](dict.fromkeys(LATENCY))
-    for arm, traces in (("", method), ("baseline_", baseline)):
-        waited, whole = (
-            [1000 * trace.spans[span] for trace in traces if span in trace.spans] for span in (FIRST_PIECE, LAST_PIECE)
-        )
-        found[f"{arm}ttft_ms"] = mean(waited) if waited else None
-        prefill = [] if waited or rows > 1 else [1000 * t.prefill_seconds for t in traces if t.prefill_seconds > 0]
-        steps = [per_token(t, rows) for t in traces]
-        told = [1000 * step for step in steps if step is not None]
-        for name, times in zip(TIMES, (waited, prefill, told, whole), strict=True):
-            found |= {f"{arm}{name}_{point}_ms": value for point, value in percentiles(times).items()}
-    return found
-
-
-def per_token(trace: Trace, rows: int) -> float | None:
-    """Seconds per token after the first piece of a server request, else of a prompt decoded alone."""
-    between = trace.spans.get(LAST_PIECE, 0.0) - trace.spans.get(FIRST_PIECE, 0.0)
-    if LAST_PIECE in trace.spans and between > 0 and len(trace.tokens) > 1:
-        return between / (len(trace.tokens) - 1)
-    return trace.seconds / len(trace.tokens) if rows == 1 and trace.tokens else None
-
-
-def percentiles(times: Sequence[float]) -> dict[str, float | None]:
-    """The percentiles `POINTS`; None without values."""
-    if not times:
-        return dict.fromkeys(POINTS)
-    ranks = quantiles(times, n=100, method="inclusive") if len(times) > 1 else [times[0]] * 99
-    return dict(zip(POINTS, (median(times), ranks[94], ranks[98]), strict=True))
-
-
-PER_SECOND = ("served_tokens_per_second", "served_requests_per_second", "requests_held")
-SERVED = tuple(f"{arm}{name}" for name in PER_SECOND for arm in ARMS)
-
-
-def served(baseline: Sequence[Trace], method: Sequence[Trace]) -> dict[str, float | None]:
-    """Throughput of both arms from the first request of a turn to its last answer, and the queued requests."""
-    found = dict[str, float | None](dict.fromkeys(SERVED))
-    for arm, traces in (("", method), ("baseline_", baseline)):
-        requests = [trace for trace in traces if trace.spans.get(TURN_PART, 0.0) > 0]
-        if not requests:
-            continue
-        seconds = math.fsum(trace.spans[TURN_PART] for trace in requests)
-        held = sum(HELD in trace.spans for trace in requests)
-        numbers = (sum(len(trace.tokens) for trace in requests) / seconds, len(requests) / seconds, held)
-        found |= {f"{arm}{name}": number for name, number in zip(PER_SECOND, numbers, strict=True)}
-    return found
-
-
-# --- requests ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Request:
-    """One request of a load generator; times in seconds.
+    """One request to a server; times in seconds.
 
     key: the prompt, and the turn if it has several; equal in another file for the same one. draw: the prompt or the
     conversation, whose requests depend on each other. began: when it was sent, on a clock that all requests of a file
     share. first, last: from then to the first and the last piece of its answer. tokens: of the answer, by the usage
-    that the server reports where it does. pieces: of the stream. text: a digest of the answer, empty if not recorded.
+    that the server reports where it does. step: mean time between two pieces of the stream, None if there is one. A
+    piece holds all tokens of a round, so this is not per token. text: a digest of the answer, empty if not recorded.
     A failed request has neither times nor tokens.
     """
 
@@ -99,7 +43,7 @@ class Request:
     first: float = 0.0
     last: float = 0.0
     tokens: int = 0
-    pieces: int = 0
+    step: float | None = None
     text: str = ""
     acceptance: Record | None = None
     failed: bool = False
@@ -114,36 +58,144 @@ class Request:
         """Seconds per token after the first; 0 if there is none, as `vllm bench serve --goodput` has it."""
         return self.decoding / (self.tokens - 1) if self.tokens > 1 else 0.0
 
-    @property
-    def step(self) -> float | None:
-        """Mean seconds between two pieces. A piece holds all tokens of a round, so this is not per token."""
-        return self.decoding / (self.pieces - 1) if self.pieces > 1 else None
+
+def requests_of(traces: Iterable[Trace]) -> list[Request]:
+    """The requests among some traces, on a clock of their own."""
+    return [
+        Request("", "", 0.0, spans[FIRST_PIECE], spans[LAST_PIECE], len(trace.tokens), spans.get(PIECE_GAP))
+        for trace in traces
+        if LAST_PIECE in (spans := trace.spans)
+    ]
 
 
-LIMITS = {"ttft": "first", "tpot": "tpot", "e2e": "last"}  # by the time of a request
-LIMIT = re.compile(r"(\w+) ?[=:] ?(\d{1,9}(?:\.\d{1,9})?) ?(ms|s)", re.ASCII)
+def latency(baseline: Sequence[Trace], method: Sequence[Trace], rows: int = 1) -> dict[str, float | None]:
+    """Mean time to first token, and the percentiles of every latency, in milliseconds.
 
-
-def limits_of(text: str) -> dict[str, float]:
-    """Parse `ttft=500ms,tpot=30ms,e2e=2s` into seconds. UsageError if it is another text."""
-    found: dict[str, float] = {}
-    for part in text.split(","):
-        match = LIMIT.fullmatch(part.strip())
-        if match is None or match[1] not in LIMITS or match[1] in found or not float(match[2]):
-            raise UsageError(
-                f"cannot read {clean(part.strip(), 60)!r} in --slo: write ttft, tpot and e2e, each at most once, with "
-                "ms or s, such as ttft=500ms,tpot=30ms,e2e=2s"
-            )
-        found[match[1]] = float(match[2]) * (0.001 if match[3] == "ms" else 1)
+    `rows` were decoded together: if several, their prompts share the time of a batch and have no separate
+    prefill; only server requests, whose pieces have times, then have their own time per token.
+    """
+    found = dict[str, float | None](dict.fromkeys(LATENCY))
+    for arm, traces in (("", method), ("baseline_", baseline)):
+        requests = requests_of(traces)
+        times = times_of(requests) if requests else times_alone(traces) if rows == 1 else {}
+        found[f"{arm}ttft_ms"] = 1000 * mean(times["ttft"]) if requests else None
+        found |= in_milliseconds(arm, times)
     return found
 
 
-def within(request: Request, limits: Mapping[str, float]) -> bool:
-    """Whether a request meets every limit; a failed one meets none."""
-    return not request.failed and all(getattr(request, LIMITS[name]) <= most for name, most in limits.items())
+def times_of(requests: Sequence[Request]) -> dict[str, list[float]]:
+    """The seconds of some requests by the names in `TIMES`, without those that an answer in one piece does not have."""
+    return {
+        "ttft": [one.first for one in requests],
+        "per_token": [one.tpot for one in requests if one.tokens > 1 and one.decoding > 0],
+        "per_step": [one.step for one in requests if one.step is not None],
+        "latency": [one.last for one in requests],
+    }
+
+
+def times_alone(traces: Sequence[Trace]) -> dict[str, list[float]]:
+    """The seconds of prompts that were decoded one by one in this process."""
+    return {
+        "prefill": [trace.prefill_seconds for trace in traces if trace.prefill_seconds > 0],
+        "per_token": [trace.seconds / len(trace.tokens) for trace in traces if trace.tokens],
+    }
+
+
+def in_milliseconds(arm: str, times: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
+    """The percentiles of some seconds as columns of an arm."""
+    return {
+        f"{arm}{name}_{point}_ms": value and 1000 * value
+        for name, seconds in times.items()
+        for point, value in percentiles(seconds).items()
+    }
+
+
+def percentiles(times: Sequence[float]) -> dict[str, float | None]:
+    """The percentiles `POINTS`; None without values."""
+    if not times:
+        return dict.fromkeys(POINTS)
+    ranks = quantiles(times, n=100, method="inclusive") if len(times) > 1 else [times[0]] * 99
+    return dict(zip(POINTS, (median(times), ranks[89], ranks[94], ranks[98]), strict=True))
+
+
+# --- throughput -------------------------------------------------------------------------------------------------------
+
+PER_SECOND = ("tokens_per_second_per_user", "served_tokens_per_second", "served_requests_per_second")
+SERVED = tuple(f"{arm}{name}" for name in (*PER_SECOND, "requests_held") for arm in ARMS)
+
+
+def served(baseline: Sequence[Trace], method: Sequence[Trace]) -> dict[str, float | None]:
+    """Throughput of both arms from the first request of a turn to its last answer, and the queued requests."""
+    found = dict[str, float | None](dict.fromkeys(SERVED))
+    for arm, traces in (("", method), ("baseline_", baseline)):
+        if requests := requests_of(traces):
+            found |= throughput(arm, requests, seconds_of(traces))
+            found[f"{arm}requests_held"] = sum(HELD in trace.spans for trace in traces)
+    return found
+
+
+def seconds_of(traces: Iterable[Trace]) -> float:
+    """The seconds of whole turns, of which every request has an equal part."""
+    return math.fsum(trace.spans.get(TURN_PART, 0.0) for trace in traces)
+
+
+def throughput(arm: str, requests: Sequence[Request], seconds: float) -> dict[str, float | None]:
+    """The columns `PER_SECOND` of answered requests: of a user after the first piece, and in all over `seconds`."""
+    tokens, (whole, later) = sum(one.tokens for one in requests), decoded(requests)
+    numbers = (later / whole if whole else None, *(n / seconds if seconds else None for n in (tokens, len(requests))))
+    return {f"{arm}{name}": number for name, number in zip(PER_SECOND, numbers, strict=True)}
+
+
+def decoded(requests: Iterable[Request]) -> tuple[float, int]:
+    """Seconds and tokens after the first piece."""
+    some = list(requests)
+    return math.fsum(one.decoding for one in some), sum(max(one.tokens - 1, 0) for one in some)
 
 
 def seconds_over(requests: Iterable[Request]) -> float:
     """From when the first request was sent to the last piece of an answer."""
     all_of_them = list(requests)
     return max(one.began + one.last for one in all_of_them) - min(one.began for one in all_of_them)
+
+
+# --- limits of latency ------------------------------------------------------------------------------------------------
+
+LIMITED = {"ttft": "first", "tpot": "tpot", "e2e": "last"}  # the time of a request, by the name of its limit
+WITHIN = tuple(
+    f"{name}{end}"
+    for name in (*(f"{arm}{name}" for name in ("slo_share", "goodput") for arm in ARMS), "slo_share_difference")
+    for end in ("", "_low", "_high")
+)
+
+
+def within(request: Request, limits: Mapping[str, float]) -> bool:
+    """Whether a request meets every limit; a failed one meets none."""
+    return not request.failed and all(getattr(request, LIMITED[name]) <= most for name, most in limits.items())
+
+
+def goodput(
+    arm: str, requests: Sequence[Request], draws: int, seconds: float, limits: Mapping[str, float]
+) -> dict[str, float | None]:
+    """The share of some requests within all limits, and how many do a second, as columns with intervals."""
+    share = share_of(sum(within(one, limits) for one in requests), len(requests), draws)
+    rate = [value * len(requests) / seconds if seconds else math.nan for value in vars(share).values()]
+    return {**bounds(f"{arm}slo_share", share), **bounds(f"{arm}goodput", Interval(*rate))}
+
+
+def goodput_difference(
+    pairs: Iterable[tuple[Request, Request]], draws: int, limits: Mapping[str, float]
+) -> dict[str, float | None]:
+    """The share of the second requests of some pairs within all limits, less that of the first ones."""
+    met = [(within(one, limits), within(other, limits)) for one, other in pairs]
+    return bounds("slo_share_difference", difference_of_shares(met, draws))
+
+
+def goodputs(baseline: Sequence[Trace], method: Sequence[Trace], draws: int, slo: str | None) -> dict[str, Any]:
+    """The columns `WITHIN` of a cell; None without limits, or if these were no requests."""
+    arms = {"baseline_": baseline, "": method}
+    requests = {arm: requests_of(traces) for arm, traces in arms.items()}
+    if slo is None or not all(len(requests[arm]) == len(traces) > 0 for arm, traces in arms.items()):
+        return dict.fromkeys(WITHIN)
+    limits, pairs = limits_of(slo), zip(*requests.values(), strict=True)
+    shares = [goodput(arm, requests[arm], draws, seconds_of(traces), limits) for arm, traces in arms.items()]
+    return {**shares[0], **shares[1], **goodput_difference(pairs, draws, limits)}

@@ -14,7 +14,7 @@ from typing import Any
 from specbench import metrics
 from specbench.metrics import Trace, ratio
 from specbench.results import noise, statistics
-from specbench.results.latency import LATENCY, SERVED, latency, served
+from specbench.results.latency import LATENCY, SERVED, WITHIN, latency, served
 from specbench.results.machine import PEAKS
 from specbench.results.nests import BELIEF, belief_columns, draft_costs, inner_levels, relayed, steady
 from specbench.results.noise import Steadiness, steadiness
@@ -54,7 +54,7 @@ NUMBERS = (
     "speedup_high", "speedup_geomean", "speedup_end_to_end", "break_even_batch", "rows_idle", "baseline_rows_idle",
     *LEARNING, "speedup_predicted", "speedup_calibrated", "speedup_ideal", "term_first_draft", "term_levels",
     "term_position", "term_verify", "term_sampling", "term_host", "term_update", "term_truncated",
-    "baseline_prefill_ms", "prefill_ms", *LATENCY, *SERVED, "baseline_ready_seconds", "ready_seconds", *PEAKS,
+    "baseline_prefill_ms", "prefill_ms", *LATENCY, *SERVED, *WITHIN, "baseline_ready_seconds", "ready_seconds", *PEAKS,
     *CHOSEN, "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round", "draft_hit_rate",
     "law_distance", *BELIEF, "tokens", "baseline_tokens", "outliers", "drift", "drift_p", "bimodality",
     "load_average", *STEADINESS, *OUTPUTS, "lossless", "prompts_identical", "prompts_compared", "first_divergence",

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtrit
 
 from specbench import metrics
+from specbench.wording import finite_or_none
 
 LEVEL = 0.95
 ENOUGH = 20  # prompts below which a few unusual ones dominate the interval
@@ -40,6 +41,12 @@ class Interval:
     value: float
     low: float
     high: float
+
+
+def bounds(name: str, found: Interval) -> dict[str, float | None]:
+    """A value and the bounds of its interval as columns."""
+    values = (found.value, found.low, found.high)
+    return {f"{name}{end}": finite_or_none(value) for end, value in zip(("", "_low", "_high"), values, strict=True)}
 
 
 def ratio_of_totals(parts: Sequence[float], wholes: Sequence[float], at_most: float = math.inf) -> Interval:

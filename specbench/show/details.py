@@ -75,6 +75,8 @@ WAITS: tuple[Line, ...] = (  # last in a report, if known
     ("  95th percentile", "latency_p95_ms", "over requests"),
     ("  99th percentile", "latency_p99_ms", "over requests"),
     ("tokens/s served", "served_tokens_per_second", "of all requests of a turn, prompts and waits included"),
+    ("within limits", "slo_share", "share of the requests that meet every limit of --slo"),
+    ("goodput", "goodput", "requests a second that do"),
     ("prompt read, ms", "prefill_median_ms", "median over prompts; the first token comes one round after it"),
     ("  95th percentile", "prefill_p95_ms", "over prompts"),
     ("GB of device", "peak_memory_device", "tensors at most while the method decoded, all models included"),

@@ -1,15 +1,13 @@
-"""Tables of several engines, of server requests, and of published numbers. Rows are those of results.csv."""
+"""Tables of several engines, and of published numbers. Rows are those of results.csv."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from specbench.metrics import ratio
 from specbench.presets import Preset
 from specbench.results.cells import MEASURED, Agreement
-from specbench.results.latency import POINTS
 from specbench.show.table import Table
-from specbench.show.tables import LABELS, Columns, named, naming
+from specbench.show.tables import Columns
 from specbench.show.text import NOTHING, cell_text, heading, is_number, lookahead, one_line, short_dataset
-from specbench.spec import BASELINE
 from specbench.wording import Row, counted, formatted, grouped, number_in, text_in
 
 
@@ -98,47 +96,6 @@ def agreement_lines(found: Iterable[Agreement]) -> Iterator[str]:
             f"{spec.dataset}, {spec.method}, K {spec.k}: {' and '.join(names)} give equal texts on {one.equal} of "
             f"{prompts}; of these {said}"
         )
-
-
-RATES = (("tokens\n/s", "served_tokens_per_second"), ("requests\n/s", "served_requests_per_second"))
-WAITS_OF = (("first\ntoken", "ttft"), ("per\ntoken", "per_token"), ("whole\nanswer", "latency"))
-SERVED = (*RATES, *((f"{label}\n{point}", f"{name}_{point}_ms") for label, name in WAITS_OF for point in POINTS))
-SERVED_LEGEND = (
-    "waits in milliseconds, from when a request came; per token from the first piece of an answer to its last; tokens "
-    "and requests a second over whole turns, prompts and waits included"
-)
-
-
-def served_tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Throughput and latency of cells decoded by servers, the method below its baseline; empty without servers."""
-    found = [row for row in rows if row["status"] in MEASURED and number_in(row, "served_tokens_per_second")]
-    if found:
-        keys = [key for key in naming(found) if key not in ("method", "k")]
-        yield Table(
-            title="requests · throughput and waits",
-            header=[*(LABELS.get(key, key) for key in keys), "arm", *(label for label, _ in SERVED)],
-            lines=[line for row in found for line in served_lines(row, keys)],
-            left=len(keys) + 1,
-            keys=len(keys) + 1,
-            legend=SERVED_LEGEND,
-        )
-
-
-def served_lines(row: Row, keys: Sequence[str]) -> Iterator[list[str]]:
-    """The baseline of a cell, and its method."""
-    names = [named(row, key) for key in keys]
-    yield [*names, BASELINE, *(three_digits(row, f"baseline_{column}") for _, column in SERVED)]
-    if row["method"] != BASELINE:
-        arm = f"{named(row, 'method')} K{named(row, 'k')}"
-        yield [*names, arm, *(three_digits(row, column) for _, column in SERVED)]
-
-
-def three_digits(row: Row, column: str) -> str:
-    """A number with three digits, or as an integer if it has more."""
-    value = number_in(row, column)
-    if value is None:
-        return NOTHING
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 # --- published numbers ------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from specbench.backends.engines.client import Answer
 from specbench.backends.engines.server import STEP, Timer, arrival_times, request_of, sent_at, times_of, trace_of
 from specbench.errors import ServerError
 from specbench.measure import grid
-from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART
+from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, PIECE_GAP, TURN_PART
 from specbench.spec import RunSpec
 from tests.support.completions import Model, serving
 from tests.support.frontdoor import Command
@@ -214,11 +214,14 @@ def test_a_signal_ends_a_run_over_servers_that_hang(stack: ExitStack, tmp_path: 
 def test_a_request_has_seconds_of_its_own_and_its_part_of_the_turn() -> None:
     answer = Answer("abc", 3, (2.0, 2.5, 3.0), held=1.5)
     alone, shared = (trace_of(answer, (STEP,) * 3, 0.75, together) for together in (False, True))
-    assert alone.spans == shared.spans == {FIRST_PIECE: 2.0, LAST_PIECE: 3.0, TURN_PART: 0.75, HELD: 1.5}
+    assert alone.spans == shared.spans == {
+        FIRST_PIECE: 2.0, LAST_PIECE: 3.0, PIECE_GAP: 0.5, TURN_PART: 0.75, HELD: 1.5,
+    }  # fmt: skip
     assert (alone.prefill_seconds, alone.seconds) == (1.5, 1.5)
     assert (shared.prefill_seconds, shared.seconds) == (0.0, 0.75)
     at_once = trace_of(Answer("abc", 3, (2.0,)), (STEP,) * 3, 2.0, False)
     assert (at_once.prefill_seconds, at_once.seconds) == (0.0, 2.0)
+    assert PIECE_GAP not in at_once.spans
 
 
 def test_all_requests_of_a_turn_may_be_under_way(stack: ExitStack) -> None:
@@ -249,19 +252,22 @@ def test_a_run_with_requests_that_come(stack: ExitStack, command: Command, tmp_p
     found = command(
         "run", "--backend", "openai", "--url", urls[0], "--baseline-url", urls[1], "--target", "tiny", "--dataset",
         f"jsonl:{data}", "--max-new-tokens", "12", "--k", "3", "--warmup", "1", "--arrivals", str(SOON),
+        "--slo", "e2e=60s,tpot:60000ms",
     )  # fmt: skip
     assert found.code == 0, found.err
     (row,) = found.table()
     assert (float(row["arrivals"]), row["batch"], row["draws"], row["prompts"]) == (SOON, "32", "2", "32")
     assert len(drafting.requests) == len(plain.requests) == 32 + 1  # a warm-up is one request
-    for name in ("ttft", "per_token", "latency"):
+    assert (row["slo"], row["slo_share"], row["slo_share_difference"]) == ("tpot=60000ms,e2e=60000ms", "1.0", "0.0")
+    assert float(row["goodput"]) == pytest.approx(float(row["served_requests_per_second"]))
+    for name in ("ttft", "per_token", "per_step", "latency"):
         points = [float(row[f"{arm}{name}_{point}_ms"]) for arm in ("", "baseline_") for point in ("median", "p99")]
         assert points[0] <= points[1]
         assert points[2] <= points[3]
     assert float(row["served_tokens_per_second"]) == pytest.approx(12 * float(row["served_requests_per_second"]))
     assert row["requests_held"] == "0"
     shown = " ".join(found.out.split())
-    assert "requests · throughput and waits" in shown
+    assert "requests · within tpot ≤ 60000 ms, e2e ≤ 60000 ms" in shown
     assert "requests a second, at most 32 under way" in shown
     samples = found.samples()
     assert {one.cluster for one in samples} == {"batch 0", "batch 1"}

@@ -473,8 +473,9 @@ def ran(stack: ExitStack, command: Command, data: str) -> Command:
 
 
 def test_a_run_over_two_servers(ran: Command) -> None:
-    found = ran(Model(k=3, tells="positions"), "--k", 3, "--warmup", 1, "--batch", "1,2", plain=Model())
+    found = ran(Model(k=3, tells="positions"), "--k", 3, "--warmup", 1, "--concurrency", "1,2", plain=Model())
     assert found.code == 0, found.err
+    assert "by requests in flight, speculation " in found.out
     for row in found.table():
         assert (row["engine"], row["lossless"], row["prompts"]) == ("openai", "identical", "4")
         assert float(row["ttft_ms"]) > 0

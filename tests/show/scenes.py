@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from specbench.judge.compare import Comparison
 from specbench.judge.compare import Finding as Compared
 from specbench.judge.fleet import Arm
-from specbench.metrics import FIRST_PIECE, LAST_PIECE, TURN_PART, Trace
+from specbench.metrics import FIRST_PIECE, LAST_PIECE, PIECE_GAP, TURN_PART, Trace
 from specbench.presets import preset
 from specbench.results.calibration import AtContext, Calibration, Point
 from specbench.results.cells import Cell, Losslessness
@@ -53,17 +53,22 @@ def engine(name: str, speed: float = 1.0, **resolved: Any) -> Cell:
 
 
 def served(trace: Trace, first: float, last: float) -> Trace:
-    return replace(trace, spans={FIRST_PIECE: first, LAST_PIECE: last, TURN_PART: 0.5})
+    gap = (last - first) / 2
+    return replace(trace, spans={FIRST_PIECE: first, LAST_PIECE: last, PIECE_GAP: gap, TURN_PART: 0.5})
 
 
-def request(name: str, turn: int) -> Sample:
+def request(name: str, turn: int, longer: float) -> Sample:
     one = sample(name, turn=turn, cluster=f"batch {turn}")
-    return replace(one, baseline=served(one.baseline, 0.25, 1.25), method=served(one.method, 0.125, 0.625))
+    baseline, method = served(one.baseline, 0.25, 1.25 + longer), served(one.method, 0.125, 0.625 + longer)
+    return replace(one, baseline=baseline, method=method)
+
+
+LIMITS = "ttft=300ms,e2e=1s"
 
 
 def requests(rate: float) -> Cell:
-    samples = (request(f"p{n}", n) for n in range(3))
-    return cell(*samples, backend="openai", url="http://a", baseline_url="http://b", arrivals=rate, batch=8)
+    samples = (request(f"p{n}", n, (rate - 0.5) / 3) for n in range(3))
+    return cell(*samples, backend="openai", url="http://a", baseline_url="http://b", arrivals=rate, batch=8, slo=LIMITS)
 
 
 def many() -> list[Cell]:

@@ -17,6 +17,7 @@ from specbench.results.cells import Cell
 from specbench.show.report import figures_by_k, figures_methods, figures_why
 from specbench.show.report.figure import Picture
 from specbench.show.report.questions import questions
+from specbench.show.requests import by_load
 from specbench.show.text import by_batch, by_context
 from tests.show import scenes
 
@@ -30,6 +31,7 @@ DRAWN = {  # runs, and which of their figures are drawn
     "methods over K": ("speedup-against-k", "round-against-k"),
     "batches": ("throughput-against-batch", "speedup-against-batch"),
     "contexts": ("speedup-by-context", "speedup-against-context"),
+    "servers": ("per-user-against-all",),
     "schedules": ("reliability",),
     "methods by category": ("by-category", "tokens-by-category"),
 }  # fmt: skip
@@ -87,6 +89,7 @@ def pictures(cells: Sequence[Cell]) -> list[Picture]:
     found = [picture for question in questions(cells, rows, "") for picture in question.pictures]
     found += [picture for some in by_batch(rows) for picture in figures_by_k.over_batches(some)]
     found += [picture for some in by_context(rows) for picture in figures_by_k.over_contexts(some)]
+    found += [one for some in by_load(rows) if (one := figures_methods.per_user_against_all(some))]
     whole = figures_methods.intervals([("run", row["method"], row) for row in rows])
     return [*found, *([whole] if whole else [])]
 

@@ -29,7 +29,8 @@ from specbench.show.details import (
     reliability_tables,
     why_tables,
 )
-from specbench.show.engines import engines_table, served_tables
+from specbench.show.engines import engines_table
+from specbench.show.requests import served_tables, turning_said
 from specbench.show.run_output import FORMATS, Shown, category_tables, notes, print_run, rendered, told
 from specbench.show.tables import best, cells_table, conclusions, context_table, methods_table, sweep_tables
 from specbench.show.text import (
@@ -46,7 +47,7 @@ from specbench.show.text import (
 )
 from specbench.show.verdict import details
 from specbench.spec import SCHEMA_VERSION
-from tests.show.scenes import MIXED, NEST, PAIR, RUNS
+from tests.show.scenes import MIXED, NEST, PAIR, RUNS, requests
 from tests.support.measured import baseline_trace, cell, sample
 
 Row = dict[str, Any]
@@ -266,12 +267,38 @@ def test_engines_that_differ_in_nothing_have_equal_counts_and_what_differs_is_na
 
 
 def test_requests_have_their_waits_below_those_of_the_baseline_and_engines_without_a_server_none() -> None:
-    (table,) = served_tables(rows_of(*RUNS["servers"]()))
+    rates, limited, waits = served_tables(rows_of(*RUNS["servers"]()))
     new = len(sample().method.tokens)
-    assert table.lines[0] == ["0.5", "baseline", f"{2 * new}", "2", *["250"] * 3, *[f"{1000 / (new - 1):.3g}"] * 3,
+    assert rates.lines[0] == ["0.5", "baseline", f"{new - 1}", f"{2 * new}", "2"]
+    assert rates.lines[3][:4] == ["2.0", "chain K4", f"{new - 1}", f"{2 * new}"]
+    assert rates.findings == ["chain K4: by requests a second, speculation pays at 0.5, 2"]
+    assert waits.lines[0] == ["0.5", "baseline", *["250"] * 3, *[f"{1000 / (new - 1):.3g}"] * 3, *["500"] * 3,
                               *["1,250"] * 3]  # fmt: skip
-    assert table.lines[3][:3] == ["2.0", "chain K4", f"{2 * new}"]
+    assert limited.title == "requests · within ttft ≤ 300 ms, e2e ≤ 1000 ms"
+    assert [line[2] for line in limited.lines] == ["0.0 %", "100.0 %", "0.0 %", "0.0 %"]
+    assert limited.findings[0].startswith("0.5: +100.0 percentage points with the draft")
     assert list(served_tables(rows_of(cell(sample()), cell(status="error", backend="openai")))) == []
+
+    alone = rows_of(requests(2.0))
+    said = "requests within limits: +0.0 percentage points with the draft, -56.1 – +56.1"
+    assert [[*table.findings] for table in served_tables(alone)] == [[], [said], []]
+
+
+@pytest.mark.parametrize(
+    ("loads", "said"),
+    [
+        ([(1, "YES")], []),
+        ([(1, "YES"), (8, "YES")], ["by requests in flight, speculation pays at 1, 8"]),
+        ([(1, "YES"), (8, "UNCLEAR"), (32, "NO")], ["by requests in flight, speculation pays at 1, is unclear at 8, "
+          "does not pay at 32: from 8 on it is not certain that it pays"]),
+        ([(1, "NO"), (8, "YES"), (32, "NO")], ["by requests in flight, speculation pays at 8, does not pay at 1, 32: "
+          "from 32 on it is not certain that it pays"]),
+        ([(1, "UNCLEAR"), (8, "NO")], ["by requests in flight, speculation is unclear at 1, does not pay at 8: from 1 "
+          "on it is not certain that it pays"]),
+    ],
+)  # fmt: skip
+def test_it_is_said_at_which_loads_speculation_pays(loads: list[tuple[float, str]], said: list[str]) -> None:
+    assert turning_said(loads) == said
 
 
 # --- categories, beliefs ----------------------------------------------------------------------------------------------

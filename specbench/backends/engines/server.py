@@ -36,7 +36,17 @@ from specbench.backends.engines.dialects import (
     request_of,
 )
 from specbench.errors import ServerError, UsageError
-from specbench.metrics import FIRST_PIECE, HELD, LAST_PIECE, TURN_PART, UNREPORTED, RoundCounts, Trace, seed_from
+from specbench.metrics import (
+    FIRST_PIECE,
+    HELD,
+    LAST_PIECE,
+    PIECE_GAP,
+    TURN_PART,
+    UNREPORTED,
+    RoundCounts,
+    Trace,
+    seed_from,
+)
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory.memory import Demand
 from specbench.wording import clean
@@ -256,6 +266,7 @@ def trace_of(answer: Answer, rounds: Sequence[RoundCounts], part: float, shared:
     prefill = 0.0 if shared or len(answer.arrived) == 1 else max(first - step, 0.0)
     seconds = part if shared else last - prefill
     spans = {FIRST_PIECE: first, LAST_PIECE: last, TURN_PART: part}
+    spans |= {PIECE_GAP: step} if len(answer.arrived) > 1 else {}
     spans |= {} if answer.held is None else {HELD: answer.held}
     return Trace(pieces(answer.text, answer.tokens), tuple(rounds), seconds, prefill, spans, source=source)
 

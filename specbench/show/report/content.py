@@ -20,12 +20,14 @@ from specbench.results.named_runs import MOST, read_json, read_table
 from specbench.results.reading import DESCRIPTION, edited, read_run
 from specbench.show.documents import LINES, certificate_notes, certificate_records, certificate_summary, word
 from specbench.show.engines import engines_table, published_table
+from specbench.show.report import figures_methods
 from specbench.show.report.differences import Difference, Side, difference
 from specbench.show.report.figure import Picture, float_in
 from specbench.show.report.figures_by_k import over_batches, over_contexts
 from specbench.show.report.figures_methods import GB, intervals
 from specbench.show.report.figures_why import cost_against_width
 from specbench.show.report.questions import Question, label, questions
+from specbench.show.requests import by_load, served_tables
 from specbench.show.run_output import notes
 from specbench.show.table import Table
 from specbench.show.tables import BATCH, batch_table, by_speedup, context_table, is_lossy
@@ -145,9 +147,13 @@ def series_of(rows: Sequence[Row]) -> Iterator[Series]:
         yield Series(
             "Throughput by batch", f"batches-{number}", heading(some), caveats(some), labels, lines, over_batches(some)
         )
-    for table in map(engines_table, by_engine(rows)):
+    loads = [picture for some in by_load(rows) if (picture := figures_methods.per_user_against_all(some))]
+    parts: list[tuple[str, Table, Sequence[Picture]]]
+    parts = [("Engines", table, ()) for table in map(engines_table, by_engine(rows))]
+    parts += [("Requests", table, loads * (not number)) for number, table in enumerate(served_tables(rows))]
+    for name, table, found in parts:
         yield Series(
-            "Engines", "", table.title, table.above, table.labels(), table.lines, (), table.findings, table.legend
+            name, "loads", table.title, table.above, table.labels(), table.lines, found, table.findings, table.legend
         )
 
 

@@ -1,4 +1,4 @@
-"""Figures with a line for every cell, fastest first: speedup, throughput, latency, memory, phases, positions.
+"""Figures with a line for every cell, fastest first: speedup, throughput, latency, memory, phases, positions, loads.
 
 Rows are those of results.csv; a function returns None if they lack its data.
 """
@@ -12,6 +12,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from specbench.results.latency import PER_SECOND
 from specbench.results.statistics import Interval
 from specbench.show.report.figure import (
     BLUE,
@@ -41,6 +42,7 @@ from specbench.show.report.figure import (
     spread,
 )
 from specbench.show.report.figures_by_k import Lines, every, is_sweep, mean_of_all, method, stacked
+from specbench.show.requests import UNITS, Loads
 from specbench.show.tables import by_speedup, is_lossy
 from specbench.show.text import lookahead, method_name
 from specbench.wording import Row, clean, text_in
@@ -84,6 +86,14 @@ INTERVALS = Sheet(
     "speedup over the baseline",
     "",
     width=WIDTH * 1.25,
+)
+PER_USER = Sheet(
+    "per-user-against-all",
+    "Tokens per second, of a user and of all",
+    "A point for every load, with its {unit}: what one user sees from the first piece of an answer to its last, and "
+    "the throughput of the server over whole turns. Black: the baseline.",
+    "tokens per second per user",
+    "tokens per second in all",
 )
 
 
@@ -237,6 +247,24 @@ def bar(
         picture.own(cell, axes.plot([value, high], [place, place], color=INK, marker="|", markersize=5, linewidth=1))
     edge = axes.get_yaxis_transform()
     picture.own(cell, [axes.text(1.02, place, f"{value:.4g}", transform=edge, va="center", fontsize=8)])
+
+
+def per_user_against_all(found: Loads) -> Picture | None:
+    """Tokens per second of one user and of all, at every load of a method and of its baseline; None for one load."""
+    if len(found.rows) < 2:
+        return None
+    unit = UNITS[found.setting]
+    with replace(PER_USER, caption=PER_USER.caption.format(unit=unit)).drawing() as (picture, axes):
+        for prefix, name, own in (("baseline_", "baseline", {"color": INK, "marker": "s"}), ("", found.name, look(0))):
+            x, y = (f"{prefix}{column}" for column in PER_SECOND[:2])
+            tip = f"{{name}}, {{{found.setting}:g}} {unit}: {{{x}:.1f}} per user, {{{y}:.1f}} in all"
+            draw_line((picture, axes), found.rows, (x, y), tip, name, own)
+            for row in found.rows:
+                place = (float_in(row, x), float_in(row, y))
+                axes.annotate(f"{row[found.setting]:g}", place, (4, 4), textcoords="offset points", fontsize=8)
+        axes.set(xlim=(0, None), ylim=(0, None))
+        legend(axes)
+    return picture
 
 
 def phases(found: Lines) -> Picture | None:

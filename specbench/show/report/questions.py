@@ -35,7 +35,8 @@ COLUMNS = (
     ("v", "v"), ("tokens/s", "tokens_per_second"), ("ms / token, median", "per_token_median_ms"),
     ("ms / token, 95 %", "per_token_p95_ms"), ("first token ms, median", "ttft_median_ms"),
     ("first token ms, 95 %", "ttft_p95_ms"), ("answer ms, median", "latency_median_ms"),
-    ("answer ms, 95 %", "latency_p95_ms"), ("prefill ms, median", "prefill_median_ms"),
+    ("answer ms, 95 %", "latency_p95_ms"), ("within limits", "slo_share"), ("goodput, requests/s", "goodput"),
+    ("prefill ms, median", "prefill_median_ms"),
     ("GB of device", "peak_memory_device"), ("GB of process", "peak_memory_host"), ("lossy by", "law_distance"),
 )  # fmt: skip
 
