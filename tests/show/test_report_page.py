@@ -21,6 +21,7 @@ from specbench.show.details import OF_SOME, ROWS, STAGES
 from specbench.show.report import page as report_assets
 from specbench.show.report.page import write_report
 from specbench.show.table import unbroken
+from tests.show.scenes import RUNS
 from tests.support.measured import cell, sample
 from tests.support.simulated_sweeps import sweep, write_calibration, write_run
 
@@ -216,6 +217,15 @@ def test_figures_are_files_for_papers_where_that_is_wanted(tmp_path: Path) -> No
     assert found[0] == found[1]
     assert {name.partition(".")[2] for name in found[0]} == {"svg", "pdf"}
     assert all(data.startswith(b"%PDF") for name, data in found[0].items() if name.endswith("pdf"))
+
+
+def test_requests_have_their_tables_and_one_figure_over_all_loads(tmp_path: Path) -> None:
+    run = write_run(tmp_path, RUNS["servers"]())
+    page = page_of(run, png=True)
+    for words in ("requests · throughput", "speculation pays at 0.5, 2", "requests · within ttft", "compare TPOT"):
+        assert words in page.visible
+    assert page.text.count('aria-label="Tokens per second, of a user and of all') == 1
+    assert [file.name for file in run.glob("plots/*per-user*")] == ["loads-per-user-against-all.png"]
 
 
 def test_the_numbers_of_every_point_stand_under_its_figure(page: Page) -> None:
