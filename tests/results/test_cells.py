@@ -17,6 +17,7 @@ from specbench.metrics import Trace
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from specbench.results.cells import Losslessness
+from specbench.results.latency import WITHIN
 from specbench.results.machine import PEAKS
 from specbench.results.numbers import NUMBERS, numbers, output_columns, timing
 from specbench.results.samples import Sample, by_prompt, speedup_of, without_updates
@@ -183,7 +184,7 @@ def test_an_ok_row_has_every_column_of_the_design_filled() -> None:
 def test_the_list_of_numbers_is_what_is_computed() -> None:
     computed = [name for name in numbers(TWO, K) if not name.startswith("acceptance_at_")]
     ready = ("baseline_ready_seconds", "ready_seconds")
-    assert sorted(NUMBERS) == sorted([*computed, *output_columns(TWO, 128), *LOSSLESS.row(), *ready, *PEAKS])
+    assert sorted(NUMBERS) == sorted([*computed, *output_columns(TWO, 128), *LOSSLESS.row(), *ready, *PEAKS, *WITHIN])
 
 
 def test_a_row_holds_its_spec_and_what_it_resolved_to() -> None:
