@@ -8,6 +8,7 @@ cells and the table in the documentation follow from it.
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -22,7 +23,8 @@ BASELINE = "baseline"
 CHOOSING = "auto"  # the method that chooses among several, prompt by prompt
 SCHEMA_VERSION = 4  # of the columns of results.csv and samples.csv, and of journal lines
 UNDRAFTED: dict[str, Any] = {"method": BASELINE, "k": 0, "schedule": "constant", "confidence": 0.4, "acceptance": None,
-                             "acceptance_source": None, "choices": None}  # fmt: skip
+                             "acceptance_source": None, "choices": None, "spec_config": None,
+                             "spec_args": None}  # fmt: skip
 SHARE = Field(gt=0, le=1)
 Quantisation = Literal["int8", "int4", "fp8", "w8a8", "w4a8", "w8a8+head", "w4a8+head"]
 Tokens = Annotated[int, BeforeValidator(in_thousands), Field(ge=1, le=1 << 24)]
@@ -166,8 +168,9 @@ class RunSpec(BaseModel):
         "Method", "execution", "How rounds are executed: eager, graph (CUDA graphs), compile, or auto (the best there "
         "is).", of=PAIR)] = "eager"
     backend: Annotated[str | None, Setting(
-        "Method", "execution", "The engine: native (ours), transformers (its generate()), vllm, llama.cpp or openai "
-        "(servers at --url). Or a list: native,transformers.", of=PAIR, usual="native", typed=str, column="engine",
+        "Method", "execution", "The engine: native (ours), transformers (its generate()), vllm, llama.cpp, openai "
+        "(servers at --url), or vllm-serve, sglang, llama-server (servers started here). Or a list: "
+        "native,transformers.", of=PAIR, usual="native", typed=str, column="engine",
         late=True)] = None
     engine_option: Annotated[tuple[tuple[str, str], ...], Setting(
         "Method", "execution", "ENGINE.NAME=VALUE: an option that goes to an engine as it is "
@@ -178,6 +181,16 @@ class RunSpec(BaseModel):
     baseline_url: Annotated[str | None, Setting(
         "Method", "execution", "Server of the same model without a draft, the baseline of the speedup; --method "
         "baseline needs none.", of=PAIR, late=True)] = None
+    server_args: Annotated[str | None, Setting(
+        "Method", "execution", "Words for the command line of servers that are started here, with and without a draft "
+        "(\"--max-model-len 4096\").", of=PAIR, late=True)] = None
+    spec_config: Annotated[str | None, Setting(
+        "Method", "execution", "How such a server drafts: a name (draft-model, eagle3, mtp, dflash, dspark, pard, "
+        "ngram, suffix, …), or the JSON of vLLM's --speculative-config. Repeatable.", of=ANSWER, usual="by --method",
+        late=True)] = None
+    spec_args: Annotated[str | None, Setting(
+        "Method", "execution", "Words for the command line of the server with a draft alone, as its engine has them "
+        "(\"--spec-type ngram-mod\"). Repeatable.", of=ANSWER, late=True)] = None
     endpoint: Annotated[Literal["auto", "chat", "completions"] | None, Setting(
         "Method", "execution", "Where servers get prompts: chat (as messages), completions (as text), or auto (chat "
         "where rows are instructions or conversations).", usual="auto", late=True)] = None
@@ -221,6 +234,17 @@ class RunSpec(BaseModel):
     @classmethod
     def _read_fields(cls, given: Any) -> str | None:
         return written_fields(given)
+
+    @field_validator("spec_config", mode="before")
+    @classmethod
+    def _read_config(cls, given: Any) -> Any:
+        return written_fields(given) if isinstance(given, Mapping) or str(given).startswith("{") else given
+
+    @field_validator("server_args", "spec_args")
+    @classmethod
+    def _read_words(cls, given: str | None) -> str | None:
+        shlex.split(given or "")  # a ValueError for an open quotation
+        return given
 
     @field_validator("chat_template", "attn_implementation", "vocabulary", "endpoint")
     @classmethod
@@ -268,7 +292,7 @@ class RunSpec(BaseModel):
     @property
     def on_any_engine(self) -> "RunSpec":
         """The spec without its engine settings; equal for cells that differ only in their engine."""
-        return self.with_(backend=None, url=None, baseline_url=None)
+        return self.with_(backend=None, url=None, baseline_url=None, server_args=None)
 
     @property
     def key(self) -> str:

@@ -38,12 +38,12 @@ class Wider(RunSpec):
 def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
     pair, how = ("target", "draft", "model"), ("method", "choices", "k", "schedule", "confidence", "acceptance")
     chat = ("chat_template_resolved", "system", "thinking", "chat_template_kwargs")
-    served = ("endpoint", "request_field")
+    served, words = ("endpoint", "request_field"), ("server_args", "spec_config", "spec_args")
     revisions, draws = ("target_revision", "draft_revision"), ("seed", "warmup", "repeat")
     assert (
         *pair, *how, "acceptance_source", "dataset", *LAW, *LENGTH, "dtype", *LOADED, "tier", "backend",
         "engine_option", "url",
-        "baseline_url", "endpoint", "request_field", "batch", "arrivals", "burstiness", "column", "template",
+        "baseline_url", *words, *served, "batch", "arrivals", "burstiness", "column", "template",
         "context", "chat_template", "system", "thinking", "chat_template_kwargs", "limit",
     ) == matching.ASKED  # fmt: skip
     assert (
@@ -60,7 +60,7 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
     ) == matching.FURTHER
     assert (
         "schema_version", *pair, "acceptance", "dataset", "context", *chat, *LAW, *LENGTH, "tier",
-        "engine", "engine_option", "url", "baseline_url", *served, "batch", "arrivals", "burstiness",
+        "engine", "engine_option", "url", "baseline_url", "server_args", *served, "batch", "arrivals", "burstiness",
         "aux_layers", "dtype_resolved", "draft_dtype_resolved", "quantize", "draft_quantize",
         "draft_vocabulary_resolved", "attn_implementation", "vocabulary_resolved", "device_map", "tensor_parallel",
         "draft_device", "device_name", "fingerprint",
@@ -70,14 +70,14 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
         *pair, *how, "aux_layers", "dtype_resolved", "draft_dtype_resolved", "quantize", "draft_quantize",
         "draft_vocabulary_resolved", "attn_implementation", "vocabulary_resolved", "device_map", "tensor_parallel",
         "draft_device", *LAW, *LENGTH, "context", *chat, "limit", "until_ci",
-        "seed", "tier", "engine", "engine_option", "url", "baseline_url", *served,
+        "seed", "tier", "engine", "engine_option", "url", "baseline_url", *words, *served,
         "batch", "arrivals", "burstiness", "slo", "device",
     ) == shown.SETTINGS  # fmt: skip
     assert (
         "target", "draft", *revisions, "model", "aux_layers", "dtype", "draft_dtype", "quantize", "draft_quantize",
         "draft_vocabulary", "attn_implementation", "vocabulary", "device_map", "tensor_parallel", "draft_device",
         "device",
-        "trust_remote_code", "tier", "backend", "engine_option", "url", "baseline_url",
+        "trust_remote_code", "tier", "backend", "engine_option", "url", "baseline_url", "server_args",
     ) == grid.PAIR  # fmt: skip
 
 

@@ -5,7 +5,7 @@ A missing ability is declared as None; no code uses getattr or isinstance to fin
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -256,7 +256,7 @@ ANYWHERE = (  # settings and groups supported by any engine, or needed by none; 
     "pair", "revisions", "device", "method", "data", "excerpt", "chat", "limit", "stopping", "length", "draws",
     "choices", "k", "confidence", "acceptance_source", "temperature", "top_k", "top_p", "dtype", "aux_layers",
     "draft_vocabulary", "vocabulary", "backend", "engine_option", "url", "baseline_url", "arrivals", "burstiness",
-    "slo", "endpoint", "request_field",
+    "slo", "endpoint", "request_field", "server_args", "spec_config", "spec_args",
 )  # fmt: skip
 POINT_MASS = ("Rejection", "TokenMatch")  # the same if a draft is a point mass, as in lookup
 KERNELS = "it has kernels of its own"
@@ -328,6 +328,8 @@ CAN = {
         refusal="{option} is {why}: leave it out, or start the server with it",
     ),
 }  # fmt: skip
+STARTED = replace(CAN["openai"], refusal="{option} is {why}: leave it out, or use --server-args or --spec-args")
+CAN |= dict.fromkeys(("vllm-serve", "sglang", "llama-server"), STARTED)
 
 
 def refuse_settings(engine: str, spec: RunSpec) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from specbench import plugins
 from specbench.backends import native
 from specbench.backends.base import Backend
-from specbench.backends.engines import llamacpp, server, transformers, vllm
+from specbench.backends.engines import arms, llamacpp, server, started, transformers, vllm
 from specbench.backends.engines.install import LLAMA_CPP, VLLM
 from specbench.errors import UsageError
 from specbench.spec import RunSpec, engines
@@ -17,9 +17,11 @@ BACKENDS: dict[str, Callable[[Sequence[RunSpec]], Backend]] = {
     server.NAME: server.open_pair,
     VLLM: vllm.open_pair,
     LLAMA_CPP: llamacpp.open_pair,
+    **dict.fromkeys(arms.ENGINES, started.open_pair),
 }
 TAKE_OPTIONS = (VLLM, LLAMA_CPP)
 REQUESTS = ("arrivals", "slo", "endpoint", "request_field")  # settings of requests to servers
+WORDS = ("server_args", "spec_config", "spec_args")  # of servers that are started here
 
 
 def backend_for(specs: Sequence[RunSpec]) -> Backend:
@@ -31,13 +33,8 @@ def backend_for(specs: Sequence[RunSpec]) -> Backend:
                 f"--engine-option: {engine[:60]!r} takes no engine options{near(engine, TAKE_OPTIONS)}: name {names}"
             )
     for spec in specs:
-        given = next((name for name in REQUESTS if getattr(spec, name) is not None), None)
-        if given and spec.backend != server.NAME:
-            option, engine = f"--{given.replace('_', '-')}", (spec.backend or native.NAME)[:60]
-            raise UsageError(
-                f"{option}: requests need a server, and --backend {engine} has none: use "
-                f"--backend {server.NAME} with --url, or leave it out"
-            )
+        refuse_alien(spec, REQUESTS, (server.NAME, *arms.ENGINES), f"--backend {server.NAME} with --url")
+        refuse_alien(spec, WORDS, tuple(arms.ENGINES), f"--backend {' or '.join(arms.ENGINES)}")
     name = specs[0].backend or native.NAME
     if name in BACKENDS:
         return BACKENDS[name](specs)
@@ -47,3 +44,13 @@ def backend_for(specs: Sequence[RunSpec]) -> Backend:
         raise UsageError(f"unknown --backend {name[:60]!r}{near(name, known)}: choose one of {', '.join(known)}")
     found: Backend = plugins.load(plugins.BACKENDS, name)(specs)
     return found
+
+
+def refuse_alien(spec: RunSpec, names: Sequence[str], backends: Sequence[str], instead: str) -> None:
+    """UsageError for a setting of servers if the engine of a spec has none."""
+    given = next((name for name in names if getattr(spec, name) is not None), None)
+    if given and spec.backend not in backends:
+        option, engine = f"--{given.replace('_', '-')}", (spec.backend or native.NAME)[:60]
+        raise UsageError(
+            f"{option}: requests need a server, and --backend {engine} has none: use {instead}, or leave it out"
+        )

@@ -168,7 +168,8 @@ def data_set_names() -> Iterable[str]:
 def backend_names() -> Iterable[str]:
     from specbench import plugins
 
-    return ["native", "transformers", "vllm", "llama.cpp", "openai", *plugins.names(plugins.BACKENDS, ())]
+    servers = ("openai", "vllm-serve", "sglang", "llama-server")
+    return ["native", "transformers", "vllm", "llama.cpp", *servers, *plugins.names(plugins.BACKENDS, ())]
 
 
 def preset_names() -> Iterable[str]:

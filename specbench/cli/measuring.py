@@ -22,6 +22,7 @@ from specbench.cli.options import (
     SEARCH,
     STYLE,
     URLS,
+    WORDS,
     Given,
     Option,
     cells_of,
@@ -38,7 +39,8 @@ from specbench.files import CONFIGS
 from specbench.jobs.parsing import USUAL, check_free, parse_counts, parse_k_list, with_ks, with_lists, with_models
 from specbench.wording import near
 
-AXES = ("dataset", "context", "method", "k", "temperature", "backend", "batch", "arrivals")  # options that may be lists
+AXES = ("dataset", "context", "method", "k", "temperature", "backend", "batch", "arrivals", "spec_config",
+        "spec_args")  # options that may be lists # fmt: skip
 METHOD_LIST = setting("method", "A method of configs/methods, a YAML file, or a list (chain,prompt-lookup).")
 K_LIST = setting("k", "Lookahead: drafted tokens per round, a list (1-8 or 2,4,8), or auto (chosen round by round).")
 TEMPERATURES = setting("temperature", "0 is greedy; or a list (0,1).")
@@ -95,8 +97,8 @@ def sweep_k(given: Given) -> None:
 
 
 @options(
-    ..., METHOD_LIST, "limit", "max_new_tokens", "device", *URLS, "engine_option", *MEASURING, "executor", "yes",
-    "resume", "explain", *RESULTS,
+    ..., METHOD_LIST, "limit", "max_new_tokens", "device", *URLS, "engine_option", *WORDS, *MEASURING, "executor",
+    "yes", "resume", "explain", *RESULTS,
 )  # fmt: skip
 def sweep(given: Given, grid: Grid = None) -> None:
     """Measure every combination of a grid over pairs, methods, data sets, temperatures, dtypes and K.

@@ -186,6 +186,7 @@ def words_of(kind: Any) -> tuple[str, ...]:
 
 EXECUTION = (setting("tier", usual="auto"), "execution")
 URLS = ("url", "baseline_url")
+WORDS = ("server_args", "spec_config", "spec_args")  # words for command lines of servers
 MANY = 100  # cells; above this the count is printed before the check, which takes seconds
 IN_FILES = tuple(option.name for option in OWN.values() if option.in_file)
 
@@ -294,8 +295,10 @@ def typed_in(given: Given) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"--engine-option: {error}") from error
     methods = (*items(given.get("method", [])), *(one.rpartition(":")[0] for one in items(given.get("choices", []))))
-    trusted = bool(given.get("trust_remote_code"))
-    return {"trust_remote_code": trusted, "urls": urls, "engine_options": options, "methods": methods}
+    trusted, words = bool(given.get("trust_remote_code")), [given[name] for name in WORDS if name in given]
+    words = [one for some in words for one in (some if isinstance(some, list) else [some])]
+    return {"trust_remote_code": trusted, "urls": urls, "engine_options": options, "methods": methods,
+            "words": tuple(words)}  # fmt: skip
 
 
 def shared_out() -> dict[str, int]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ import torch
 
 from specbench.backends.engines.client import KEY, api_key
 from specbench.backends.engines.server import NAME
-from specbench.chat import read
+from specbench.chat import read, written_fields
 from specbench.decoding.method_files import content_sha256, python_files
 from specbench.errors import UsageError
 from specbench.jobs.cluster import Spread
@@ -43,17 +44,20 @@ PORTS = {"http": 80, "https": 443}
 NAMING = re.compile(
     r"file|path|dir|cls|class|plugin|module|model|tokenizer|load|format|url|host|config|lora|code|hf", re.I
 )
+WORD = re.compile(r"[\w-]+")  # the name of an arm
 NAMES = re.compile(r"[/\\:{\[]|[a-z_]\.", re.I)
 
 
 @dataclass(frozen=True)
 class Typed:
-    """Permissions given on the command line or in the function call: trust of code, server URLs, methods."""
+    """Permissions given on the command line or in the function call: trust of code, server URLs, methods, and words for
+    the command lines of servers."""
 
     trust_remote_code: bool = False
     urls: tuple[str, ...] = ()
     engine_options: Options = ()
     methods: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
 
 NOTHING = Typed()
@@ -256,6 +260,13 @@ def refuse_untyped(specs: Sequence[RunSpec], typed: Typed, file: str) -> None:
             f"{clean(file, 300)} gives an engine {clean(naming[0])}, which can name files or code, and a file must not "
             f"decide that: add --engine-option {clean(naming[0])}"
         )
+    known = alike(typed.words)
+    if foreign := next((one for spec in specs for one in words_of(spec) if one[1] not in known), None):
+        option, words = f"--{foreign[0].replace('_', '-')}", clean(quote(foreign[1]), 300)
+        raise UsageError(
+            f"{clean(file, 300)} starts servers with {words}, which can name files or code, and a file must not decide "
+            f"that: add {option} {words}"
+        )
     for method in dict.fromkeys(name for spec in specs for name in methods_of(spec) if name not in typed.methods):
         if code := code_of(method):
             raise UsageError(
@@ -277,6 +288,8 @@ def refuse_unused(specs: Sequence[RunSpec], typed: Typed) -> None:
     unused = [f"--url {clean(url)}" for url in typed.urls if origin(url) not in known]
     given = {one for spec in specs for one in spec.engine_option}
     unused += [f"--engine-option {clean('='.join(one))}" for one in typed.engine_options if one not in given]
+    known_words = [one for spec in specs for one in (spec.server_args, spec.spec_config, spec.spec_args)]
+    unused += [f"the words {clean(one)}" for one in alike(typed.words) if one not in known_words]
     if typed.trust_remote_code and not any(spec.trust_remote_code for spec in specs):
         unused.append("--trust-remote-code")
     ours = {name for spec in specs for name in methods_of(spec) if code_of(name)}
@@ -285,6 +298,17 @@ def refuse_unused(specs: Sequence[RunSpec], typed: Typed) -> None:
         raise UsageError(
             f"the run that --resume continues has its own settings and no use for {unused[0]}: leave it out"
         )
+
+
+def words_of(spec: RunSpec) -> list[tuple[str, str]]:
+    """The words of a cell for command lines of servers, by their setting; names of arms are none."""
+    found = [("server_args", spec.server_args), ("spec_config", spec.spec_config), ("spec_args", spec.spec_args)]
+    return [(name, words) for name, words in found if words and not WORD.fullmatch(words)]
+
+
+def alike(typed: Sequence[str]) -> list[str | None]:
+    """Typed words as cells hold them: JSON in one form."""
+    return [written_fields(one) if one.startswith("{") else one for one in typed]
 
 
 def code_of(method: str) -> list[Path]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from specbench.backends.engines import arms
 from specbench.data import sources
 from specbench.decoding.method_files import SYNONYMS, needs, read_method
 from specbench.errors import UsageError
@@ -111,6 +112,8 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
     if length := usual.get("max_new_tokens"):
         first = RunSpec(**{"max_new_tokens": length, **chosen})
         chosen["max_new_tokens"] = first.max_new_tokens
+    if first.backend in arms.ENGINES and first.method != BASELINE and arms.passed_through(first):
+        chosen["k"] = passed_k(first, chosen.get("k"))
     if first.method == BASELINE:
         return first.baseline.with_(draft=chosen["draft"])
     if first.method == CHOOSING:
@@ -126,6 +129,14 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
     return RunSpec(**{**usual, **chosen})
 
 
+def passed_k(spec: RunSpec, given: object) -> object:
+    """K as the words that go to an engine have it. UsageError if another one is given."""
+    found = arms.expected_k(spec)
+    if None not in (found, given) and found != spec.k:
+        raise UsageError(f"--k {spec.k}: the words for the engine draft {found} tokens: leave --k out")
+    return spec.k if found is None else found
+
+
 def choosing(chosen: Mapping[str, Any], first: RunSpec) -> RunSpec:
     """A cell that chooses its method for each prompt; its K is the largest of its choices."""
     if wrong := [name for name in ("k", "schedule") if name in chosen]:
@@ -133,7 +144,7 @@ def choosing(chosen: Mapping[str, Any], first: RunSpec) -> RunSpec:
             f"--method {CHOOSING} chooses K as well: leave out --{wrong[0]}, and name lookaheads with "
             "--choices chain:2,chain:4 (`specbench run` takes no K by itself, `sweep-k` does)"
         )
-    if first.backend == "openai":
+    if first.backend in ("openai", *arms.ENGINES):
         raise UsageError(f"--method {CHOOSING}: a server decides by itself how it drafts: use another --backend")
     given = (
         first.choices.split(",")

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from specbench.backends.base import Scores
+from specbench.backends.engines import arms
 from specbench.decoding.method_files import read_method
 from specbench.metrics import divergence
 from specbench.models.execution import machine
@@ -152,7 +153,8 @@ def losslessness_of(
 ) -> Losslessness:
     """The losslessness of a cell; see `greedy_outputs`."""
     if (found := greedy_outputs(spec, prompts, samples)) is None:
-        lossy = spec.acceptance is None and not all(read_method(m)["lossless"] for m in methods_of(spec))
+        lossless = all(read_method(m)["lossless"] for m in methods_of(spec)) and not arms.lossy(spec)
+        lossy = spec.acceptance is None and not lossless
         return Losslessness("lossy" if lossy else "not compared")
     outputs, block = found
     return compare_outputs(outputs, rescored, block)

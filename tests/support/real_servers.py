@@ -12,9 +12,9 @@ from typing import Any
 from specbench.backends import native
 from specbench.backends.checked import CheckedPair
 from specbench.backends.engines import install
-from specbench.backends.engines.llamacpp import LlamaCpp, free_port
+from specbench.backends.engines.llamacpp import LlamaCpp
 from specbench.backends.engines.llamacpp import located as llama_files
-from specbench.backends.engines.process import environment
+from specbench.backends.engines.process import environment, free_port
 from specbench.backends.engines.vllm import Vllm, variables
 from specbench.backends.engines.vllm import located as vllm_files
 from specbench.spec import RunSpec

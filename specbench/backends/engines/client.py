@@ -195,11 +195,13 @@ class Lines:
 class Client:
     """A server by its URL, with or without the /v1 at its end. OPENAI_API_KEY, if set, is sent with requests.
 
-    dialect: of its engine. mute: the URLs of servers whose counters timed out; they are not queried again.
+    dialect: of its engine. own: whether it was started here. mute: the URLs of servers whose counters timed out; they
+    are not queried again.
     """
 
     url: str
     dialect: Dialect = UNKNOWN
+    own: bool = False
     mute: set[str] = field(default_factory=set, compare=False)
     lines: Lines = field(default_factory=Lines, compare=False)
 
@@ -216,6 +218,19 @@ class Client:
             return [dict(one) for one in json.loads(body)["data"]]
         except (ValueError, TypeError, KeyError, RecursionError):
             self._wrong(status, body)
+
+    def ready(self) -> bool:
+        """Whether the server says that it can answer."""
+        with suppress(ServerError):
+            return self._read("/health")[0] == HTTPStatus.OK
+        return False
+
+    def page(self, path: str) -> Mapping[str, Any]:
+        """A page that is a JSON object; empty if it is missing or something else."""
+        with suppress(ServerError, ValueError, RecursionError):
+            found = json.loads(self._read(path)[1])
+            return found if isinstance(found, Mapping) else {}
+        return {}
 
     def counters(self) -> Counters | None:
         """The server's counters of speculation; None if it has none. ServerError for impossible values."""
@@ -278,7 +293,7 @@ class Client:
         request = httpx2.Request(method, self._place(path), headers=headers, content=body,
                                  extensions={"timeout": httpx2.Timeout(silence).as_dict()})  # fmt: skip
         try:
-            with self.lines.ask(request, bounds, connections()) as found:
+            with self.lines.ask(request, bounds, connections(self.own)) as found:
                 yield found
         except (OSError, httpx2.HTTPError) as error:
             raise self._lost(error, silence) from error

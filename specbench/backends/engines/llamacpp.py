@@ -2,18 +2,13 @@
 
 import json
 import os
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 import httpx2
 import torch
@@ -21,11 +16,10 @@ import torch
 from specbench.acceptance import spread
 from specbench.backends.base import drafting, parts_of, refuse_settings
 from specbench.backends.checked import CheckedPair
-from specbench.backends.engines import guard
 from specbench.backends.engines.client import Bounds, Lines, connections, whole
 from specbench.backends.engines.external import Apart, Decoded, Finished, Request, Start, files_of, opened, refuse_ours
 from specbench.backends.engines.install import LLAMA_CPP, libraries, llama_server, llama_version
-from specbench.backends.engines.process import PATIENCE, ending, reason
+from specbench.backends.engines.process import Listening
 from specbench.backends.engines.server import sent_at
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints.gguf import gguf_of, refuse_unable
@@ -35,7 +29,6 @@ from specbench.wording import clean
 
 OPENING, DECODING = 600.0, 1800.0  # timeouts in seconds of starting and of an answer
 LARGEST = 64 << 20  # bytes of an answer
-GUARD = Path(guard.__file__)
 LAW = ("temperature", "top_k", "top_p", "min_p")  # in the order in which the native backend applies them
 INSTEAD = "use --backend native"
 CACHES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}  # dtype of keys and values, by that of the weights
@@ -93,28 +86,22 @@ class LlamaCpp:
         return (llama_version(self.program), *notes_on(spec, pair))
 
 
-class Server:
-    """A llama-server started here; it ends with this process at the latest."""
+class Server(Listening):
+    """A llama-server started here."""
 
     def __init__(self, program: Path, options: Sequence[str], patience: float) -> None:
-        self.port, self.patience = free_port(), patience
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
-        command = [str(program), *options, "--host", "127.0.0.1", "--port", str(self.port), "--metrics", "--no-webui"]
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", str(GUARD), *command], stdin=subprocess.PIPE, stdout=self._log, stderr=self._log,
-            env={**os.environ, **libraries(program)}, start_new_session=True,
-        )  # fmt: skip
+        command = [str(program), *options, "--metrics", "--no-webui"]
+        super().__init__(LLAMA_CPP, command, {**os.environ, **libraries(program)})
+        self.patience = patience
 
     def wait(self, seconds: float) -> None:
         """Wait until it answers. UnusableModelError if it ends before, or takes longer."""
-        until = time.monotonic() + seconds
-        while self.process.poll() is None and time.monotonic() < until:
-            with suppress(OSError, httpx2.HTTPError):
-                status, _ = self._ask(Lines(), seconds, "GET", "/health")
-                if status == HTTPStatus.OK:
-                    return
-            time.sleep(0.05)
-        raise self._lost(f"not ready after {seconds:g} seconds")
+        self.wait_until(lambda: self._healthy(seconds), seconds)
+
+    def _healthy(self, seconds: float) -> bool:
+        with suppress(OSError, httpx2.HTTPError):
+            return self._ask(Lines(), seconds, "GET", "/health")[0] == HTTPStatus.OK
+        return False
 
     def decode(self, request: Request) -> Decoded:
         asked = [body_of(request, *one) for one in zip(request.prompts, request.seeds, strict=True)]
@@ -129,55 +116,23 @@ class Server:
             found = [one.answer for one in sent]
         return Decoded(found, time.perf_counter() - began)
 
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()  # its guard ends it
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(PATIENCE)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self._log.close()
-
     def _complete(self, body: Mapping[str, Any], lines: Lines) -> Finished:
         began = time.perf_counter()
         try:
             status, text = self._ask(lines, self.patience, "POST", "/completion", json.dumps(body))
         except (OSError, httpx2.HTTPError) as error:
-            raise self._lost(str(error) or type(error).__name__) from error
+            raise self.lost(str(error) or type(error).__name__) from error
         if status != HTTPStatus.OK:
             raise UnusableModelError(f"{LLAMA_CPP}: its server answered {status} ({clean(text, 200)})")
         return finished(text, time.perf_counter() - began)
 
     def _ask(self, lines: Lines, seconds: float, method: str, path: str, body: str | None = None) -> tuple[int, str]:
         request = httpx2.Request(
-            method, f"http://127.0.0.1:{self.port}{path}", content=body, headers={"Content-Type": "application/json"},
+            method, f"{self.url}{path}", content=body, headers={"Content-Type": "application/json"},
             extensions={"timeout": httpx2.Timeout(seconds).as_dict()},
         )  # fmt: skip
         with lines.ask(request, Bounds(seconds, LARGEST), connections(own=True)) as (response, _):
             return response.status_code, whole(response)
-
-    def _lost(self, why: str) -> UnusableModelError:
-        """The error, in one line, of a server that does not answer."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(1.0)  # a crashed process may not have ended yet
-        code = self.process.poll()
-        said = reason(self._logged())
-        self.close()
-        how = f"silent ({clean(why)})" if code is None else ending(code)
-        return UnusableModelError(f"{LLAMA_CPP}: {how} ({said})")
-
-    def _logged(self) -> str:
-        if self._log.closed:  # another request has already noticed
-            return ""
-        self._log.seek(0)
-        return self._log.read().decode(errors="replace")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def body_of(request: Request, prompt: Sequence[int], seed: int) -> dict[str, Any]:

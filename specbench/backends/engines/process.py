@@ -1,24 +1,30 @@
-"""A process that answers one line of JSON with one line of JSON.
+"""Engines in processes of their own: a child that answers lines of JSON, and a server on a local port.
 
-Its caller gets every failure as one line: an error that it reports, its death, a timeout, or any other output.
+Their callers get every failure as one line: an error that it reports, its death, a timeout, or any other output.
 """
 
 import json
 import os
 import queue
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from threading import Thread
 from typing import IO, Any
 
+from specbench.backends.engines import guard
 from specbench.errors import UnusableModelError
 from specbench.wording import clean
 
-PATIENCE = 10.0  # grace period in seconds
+PATIENCE = 10.0  # grace period in seconds, more than that of `guard`
 TAIL = 1 << 16  # bytes at the end of its log that are searched for the cause of death
+GUARD = Path(guard.__file__)
 FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # they would lead another Python to our packages
 
 
@@ -86,11 +92,69 @@ class Child:
         return f"{ending(self.process.wait())} ({reason(self._logged())})"
 
     def _logged(self) -> str:
-        if self._log.closed:
-            return ""
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(size - TAIL, 0))
-        return self._log.read().decode(errors="replace")
+        return tail(self._log)
+
+
+class Listening:
+    """A server program on a local port, in a session of its own; it and its children end with this process."""
+
+    def __init__(self, name: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        """Start it, with `--port` after the command; `variables` is its whole environment."""
+        self.name, self.port = name, free_port()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", str(GUARD), *command, "--host", "127.0.0.1", "--port", str(self.port)],
+            stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, env=variables, start_new_session=True,
+        )  # fmt: skip
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
+        """Wait until it is ready. UnusableModelError if it ends before, or takes longer."""
+        until = time.monotonic() + seconds
+        while self.process.poll() is None and time.monotonic() < until:
+            if ready():
+                return
+            time.sleep(0.05)
+        raise self.lost(f"not ready after {seconds:g} seconds")
+
+    def lost(self, why: str) -> UnusableModelError:
+        """End a server that does not answer; the error says in one line why."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(1.0)  # a crashed process may not have ended yet
+        code = self.process.poll()
+        said = reason(tail(self._log))  # nothing, if another request has already noticed
+        self.close()
+        how = f"silent ({clean(why)})" if code is None else ending(code)
+        return UnusableModelError(f"{self.name}: {how} ({said})")
+
+    def close(self) -> None:
+        """End it and its children."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()  # its guard ends it
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(PATIENCE)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._log.close()
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def tail(log: IO[bytes]) -> str:
+    """The end of a log; empty once it is closed."""
+    if log.closed:
+        return ""
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(size - TAIL, 0))
+    return log.read().decode(errors="replace")
 
 
 def ending(code: int) -> str:
@@ -106,5 +170,5 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 def reason(log: str) -> str:
     """The line of a log that best explains why a process ended: the last that names an error, else the last one."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    errors = [line for line in lines if "Error" in line or "error:" in line]
+    errors = [line for line in lines if ("Error" in line or "error:" in line) and "root cause above" not in line]
     return clean((errors or lines or ["it logged nothing"])[-1], 300)

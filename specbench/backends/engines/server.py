@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -88,12 +88,17 @@ def refuse_spec(spec: RunSpec) -> None:
             "--backend openai: name a server of the same model without a draft with --baseline-url, which the speedup "
             "is over; or measure one server alone with --method baseline"
         )
+    refuse_requests(spec)
+
+
+def refuse_requests(spec: RunSpec) -> None:
+    """UsageError for settings that requests to servers cannot have."""
     if spec.arrivals is not None and spec.batch == 1:
         raise UsageError(
             "--arrivals sends requests whether or not others have ended, and --batch 1 allows one in flight: leave it "
             "out, or set how many may be in flight"
         )
-    refuse_settings(NAME, spec)
+    refuse_settings(str(spec.backend), spec)
     refuse_fields(spec)
 
 
@@ -107,7 +112,7 @@ class Server:
     """The servers that some specs name. Token ids are the bytes of the text: the server tokenizes."""
 
     specs: Sequence[RunSpec]
-    name: ClassVar[str] = NAME
+    name: str = NAME
     context: int = UNLIMITED
     scores: None = None
     networks: None = None
@@ -124,6 +129,10 @@ class Server:
     def execution(self) -> str:
         urls = dict.fromkeys(address(one) for spec in self.specs for one in (spec.baseline, spec))
         return f"tier server: requests over HTTP, {', '.join(urls)}; where it runs on this machine, its load is ours"
+
+    def client(self, url: str) -> Client:
+        """The client of a server, in the dialect that it has been found to speak."""
+        return Client(url, self.dialects.get(url, UNKNOWN), mute=self.mute)
 
     def check(self, client: Client, model: str) -> None:
         """Learn the dialect of a server. ServerError if it does not serve this model."""
@@ -164,7 +173,7 @@ class Server:
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
-            client = Client(address(spec), self.dialects.get(address(spec), UNKNOWN), self.mute)
+            client = self.client(address(spec))
             requests = [request_of(spec, *one, client.dialect) for one in zip(prompts, seeds, strict=True)]
             before = client.drained()
             began = time.perf_counter()
