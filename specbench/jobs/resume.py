@@ -44,7 +44,6 @@ PORTS = {"http": 80, "https": 443}
 NAMING = re.compile(
     r"file|path|dir|cls|class|plugin|module|model|tokenizer|load|format|url|host|config|lora|code|hf", re.I
 )
-WORD = re.compile(r"[\w-]+")  # the name of an arm
 NAMES = re.compile(r"[/\\:{\[]|[a-z_]\.", re.I)
 
 
@@ -288,8 +287,8 @@ def refuse_unused(specs: Sequence[RunSpec], typed: Typed) -> None:
     unused = [f"--url {clean(url)}" for url in typed.urls if origin(url) not in known]
     given = {one for spec in specs for one in spec.engine_option}
     unused += [f"--engine-option {clean('='.join(one))}" for one in typed.engine_options if one not in given]
-    known_words = [one for spec in specs for one in (spec.server_args, spec.spec_config, spec.spec_args)]
-    unused += [f"the words {clean(one)}" for one in alike(typed.words) if one not in known_words]
+    words = [one for spec in specs for one in (spec.server_args, spec.spec_config, spec.spec_args)]
+    unused += [f"the words {clean(one)}" for one in alike(typed.words) if one not in words]
     if typed.trust_remote_code and not any(spec.trust_remote_code for spec in specs):
         unused.append("--trust-remote-code")
     ours = {name for spec in specs for name in methods_of(spec) if code_of(name)}
@@ -301,9 +300,9 @@ def refuse_unused(specs: Sequence[RunSpec], typed: Typed) -> None:
 
 
 def words_of(spec: RunSpec) -> list[tuple[str, str]]:
-    """The words of a cell for command lines of servers, by their setting; names of arms are none."""
-    found = [("server_args", spec.server_args), ("spec_config", spec.spec_config), ("spec_args", spec.spec_args)]
-    return [(name, words) for name, words in found if words and not WORD.fullmatch(words)]
+    """The words of a cell for command lines of servers, by their setting; the name of an arm is none."""
+    found = [("server_args", spec.server_args), ("spec_args", spec.spec_args), ("spec_config", spec.spec_config)]
+    return [(name, words) for name, words in found if words and not (name == "spec_config" and words[0] != "{")]
 
 
 def alike(typed: Sequence[str]) -> list[str | None]:

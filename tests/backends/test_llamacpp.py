@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from threading import Timer
@@ -80,7 +81,10 @@ def test_both_arms_decode_in_processes_of_their_own(engine: LlamaCpp, pair: Pair
         ("garbage", "which is not a completion"),
     ],
 )
-def test_what_goes_wrong_is_one_line(engine: LlamaCpp, pair: Pair, fault: str, line: str) -> None:
+def test_what_goes_wrong_is_one_line(
+    engine: LlamaCpp, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, line: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # for logs
     with pytest.raises(UnusableModelError, match=line):
         answered(engine, spec_of(pair), fault)
 

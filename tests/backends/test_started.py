@@ -4,6 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     program.chmod(0o755)
     monkeypatch.setenv(install.VLLM_PYTHON, str(program))
     monkeypatch.setenv("FAKE_ENGINES", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # for logs
     yield folder
     assert gone(folder)
 
@@ -126,7 +128,7 @@ def test_arms_with_the_same_words_share_a_server(begun: Path, pair: Pair) -> Non
 @pytest.mark.parametrize(
     ("fault", "line"),
     [
-        ("no start", r"vllm-serve: it ended with exit code 1 \(ValueError: no such model\)"),
+        ("no start", r"vllm-serve: it ended with exit code 1 \(ValueError: no such model\): its log is kept in /"),
         ("never ready", "vllm-serve: silent \\(not ready after 1 seconds\\)"),
         ("no draft", "it drafted nothing in its first answer, .*: check --speculative-config"),
         ("dies", r"vllm-serve: it ended with exit code 3 \(error: out of luck\)"),
@@ -288,6 +290,7 @@ def test_lossy_arms_are_recognised(
         ({"method": "tree-top"}, "--method tree-top names no arm: use --method chain or prompt-lookup or suffix, or"),
         ({"draft": None}, "draft-model drafts with a model: name it with --draft"),
         ({"server_args": "--speculative-config={}"}, "move what is of speculation to --spec-args"),
+        ({"spec_config": "fly", "spec_args": "--a b"}, "has no fly"),
         ({"spec_args": "--speculative-config {"}, "is not a JSON object"),
         ({"backend": "llama-server"}, "is not a GGUF file"),
         ({"backend": "sglang", "spec_config": '{"a": 1}'}, "sglang takes no JSON"),

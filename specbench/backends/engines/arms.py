@@ -105,8 +105,8 @@ def engine_of(spec: RunSpec) -> Engine:
 
 
 def passed_through(spec: RunSpec) -> bool:
-    """Whether the words of an arm decide how it drafts, and not its name."""
-    return spec.spec_args is not None or (spec.spec_config or "").startswith("{")
+    """Whether the words of an arm decide how it drafts, and not its name or method."""
+    return spec.spec_args is not None if spec.spec_config is None else spec.spec_config.startswith("{")
 
 
 def common(spec: RunSpec) -> list[str]:
@@ -131,14 +131,11 @@ def speculative(spec: RunSpec, draft: str | None) -> list[str]:
     engine, given = engine_of(spec), shlex.split(spec.spec_args or "")
     more = shlex.split(engine.drafting)
     more = [] if more and value(given, more[0]) is not None else more
-    config = spec.spec_config
-    if config is None and given:
-        return [*given, *more]
-    if config is not None and config.startswith("{"):
-        if CONFIG not in engine.speculative:
-            raise UsageError(f"--spec-config: {spec.backend} takes no JSON: use --spec-args, or the name of an arm")
-        return [CONFIG, config, *given, *more]
-    return [*filled(spec, name_of(spec), draft), *given, *more]
+    if not passed_through(spec):
+        return [*filled(spec, name_of(spec), draft), *given, *more]
+    if spec.spec_config and CONFIG not in engine.speculative:
+        raise UsageError(f"--spec-config: {spec.backend} takes no JSON: use --spec-args, or the name of an arm")
+    return [*([CONFIG, spec.spec_config] if spec.spec_config else []), *given, *more]
 
 
 def name_of(spec: RunSpec) -> str:

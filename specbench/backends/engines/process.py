@@ -125,10 +125,10 @@ class Listening:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(1.0)  # a crashed process may not have ended yet
         code = self.process.poll()
-        said = reason(tail(self._log))  # nothing, if another request has already noticed
+        said = tail(self._log)  # nothing, if another request has already noticed
         self.close()
-        how = f"silent ({clean(why)})" if code is None else ending(code)
-        return UnusableModelError(f"{self.name}: {how} ({said})")
+        how = f"silent ({clean(why, 300)})" if code is None else ending(code)
+        return UnusableModelError(f"{self.name}: {how} ({reason(said)}){kept(said)}")
 
     def close(self) -> None:
         """End it and its children."""
@@ -155,6 +155,15 @@ def tail(log: IO[bytes]) -> str:
     size = log.seek(0, os.SEEK_END)
     log.seek(max(size - TAIL, 0))
     return log.read().decode(errors="replace")
+
+
+def kept(log: str) -> str:
+    """Keep the end of a log for the user; where it is, in words."""
+    if not log.strip():
+        return ""
+    with tempfile.NamedTemporaryFile("w", prefix="specbench-", suffix=".log", delete=False) as file:
+        file.write(log)
+    return f": its log is kept in {file.name}"
 
 
 def ending(code: int) -> str:
