@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Protocol
 
+from specbench.acceptance import counts, part, record_of
 from specbench.audit.statistics import KNOWN, Scored
-from specbench.backends.engines.acceptance import counts, part, record_of
 from specbench.backends.engines.client import Client
 from specbench.backends.engines.dialects import Dialect, dialect_of
 from specbench.errors import ServerError

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from specbench.acceptance import Counters
 from specbench.backends.base import Decode
 from specbench.backends.engines import arms
-from specbench.backends.engines.acceptance import Counters
 from specbench.backends.engines.client import Client
 from specbench.backends.engines.dialects import request_of
 from specbench.backends.engines.install import (
