@@ -13,6 +13,7 @@ from specbench.audit.course import Trial
 from specbench.audit.statistics import BEST, OUTSIDE, RECENT, Deviation
 
 BLOCKS = (128, 64, 32, 16)  # tokens of a block of a cache, of several engines
+CHUNKS = (64, 256, 512)  # tokens of a prompt that are computed at once
 PREFIX = 16  # tokens of a prefix that a cache holds
 SURE = 0.05  # p of a separation that is hardly chance
 TIMES = 4.0  # as many faults with a property as without it, in relation
@@ -60,11 +61,16 @@ def properties(requests: int, k: int) -> list[tuple[str, Callable[[Case], bool]]
     blocks: list[tuple[str, Callable[[Case], bool]]] = [
         (f"a wrong block of the cache where a prompt fills {size} tokens", partial(fills, size)) for size in BLOCKS
     ]
+    chunks: list[tuple[str, Callable[[Case], bool]]] = [
+        (f"rows next to the chunks of a long prompt, of requests with at most {size} tokens", partial(beside, size))
+        for size in CHUNKS
+    ]
     return [
         (f"rows padded to 1 + K where prompts have at most {k} tokens", lambda one: one.length <= k),
         *blocks,
         ("an end within an accepted run", lambda one: ending(one.trial)),
         ("rows next to the chunks of a long prompt", lambda one: one.cell.name == ARRIVING),
+        *chunks,
         ("rows that mix, or a race, under load", lambda one: one.cell.at_once > 1),
         ("a prefix from the cache, where it was sent before", lambda one: one.known),
         ("state that becomes worse from request to request", lambda one: one.order > requests / 2),
@@ -74,6 +80,12 @@ def properties(requests: int, k: int) -> list[tuple[str, Callable[[Case], bool]]
 def fills(size: int, one: Case) -> bool:
     """Whether a prompt ends with a block."""
     return one.length % size == 0
+
+
+def beside(size: int, one: Case) -> bool:
+    """Whether a request may have been in flight with a longer prompt than `size`, and has a shorter one."""
+    longer = any(len(ask.prompt) > size for ask in one.cell.asks)
+    return one.cell.at_once > 1 and longer and one.length <= size
 
 
 def ending(trial: Trial) -> bool:
