@@ -8,9 +8,11 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
 
 from specbench.errors import UnusableModelError
 
+disable_progress_bar()  # of the files that are written here: commands have lines of their own
 CPU = torch.device("cpu")
 WEIGHTS = "model.safetensors"
 WORDS = {"a": 0, "b": 1, "c": 2}
