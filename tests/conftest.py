@@ -22,7 +22,7 @@ settings.register_profile("specbench", deadline=None, derandomize=True, suppress
 settings.load_profile("specbench")
 
 
-MANY = 16  # cases of one test that every run takes
+MANY = 8  # cases of one test that every run takes
 ALWAYS = ("slow", "whole", "processor", "cuda")  # tests that say themselves which cases are for whom
 
 
