@@ -97,8 +97,10 @@ def devices_of(play: Play) -> list[Counter[str]]:
 
 READ = ("recycling",)  # its start reads the prompt's tokens, and fake tensors have none
 WHOLE = [name for name in NAMES if "demo" not in name and not learners(name) and name not in READ]
+# Some methods: test_simulated.py captures all of them, where an operand of the CPU is refused.
 CASES = quick_or_slow(
-    [*product(WHOLE, [0.0]), ("chain", 1.0), ("tree-top", 1.0)], lambda *case: case == ("tree-top", 0.0)
+    dict.fromkeys([*product(["chain", "tree-top"], [0.0, 1.0]), *product(WHOLE[::4], [0.0])]),
+    lambda *case: case == ("tree-top", 0.0),
 )
 
 

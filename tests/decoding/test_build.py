@@ -1,7 +1,7 @@
 """Method files: every one that ships is proven exact over toys, a wrong one is refused with what would be right."""
 
 import re
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -43,8 +43,7 @@ def test_every_shipped_method_is_proven_exact_over_two_levels(name: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("eos", [(), (1,)], ids=["endless", "eos"])
-@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+@pytest.mark.parametrize(("schedule", "eos"), zip(SCHEDULES.values(), cycle([(), (1,)])), ids=SCHEDULES)
 @pytest.mark.parametrize("name", [name for name in methods() if "schedule" in words(name, "schedule")])
 def test_a_shipped_method_stays_lossless_with_every_schedule(
     name: str, schedule: Schedule, eos: tuple[int, ...]
