@@ -88,7 +88,7 @@ def text_files(name: str) -> TextFiles:
     else:
         # the common folder of all files of the pattern
         root = next((place for place in path.parents if not glob.has_magic(str(place))), Path())
-        found = sorted(matching(path))
+        found = sorted(Path(one) for one in glob.iglob(str(path), recursive=True) if os.path.isfile(one))
     if not found:
         endings = f" with one of the endings {' '.join(PROSE + CODE)}" if folder else ""
         raise UsageError(f"--data text:{shown}: no such file{endings}; a pattern names others, as text:'DIR/**/*.log'")
@@ -107,11 +107,6 @@ def below(folder: Path) -> Iterator[Path]:
 def is_text(name: str) -> bool:
     """Whether a file is text, by its name; .gz is unpacked."""
     return not name.startswith(".") and name.lower().removesuffix(".gz").endswith(PROSE + CODE)
-
-
-def matching(pattern: Path) -> Iterator[Path]:
-    """The files that match a pattern; ** matches any folders."""
-    return (Path(one) for one in glob.iglob(str(pattern), recursive=True) if os.path.isfile(one))
 
 
 def parts_of(path: Path) -> Iterator[str]:
@@ -253,17 +248,13 @@ def source(name: str, reading: Reading, answered: bool) -> Source:
         return Source(name, label_of(name), files=text_files(name.removeprefix(TEXT)))
     if name.startswith(TEXT) and os.path.isdir(os.path.expanduser(name.removeprefix(TEXT))):
         raise UsageError(f"--data {clean(name, 300)} is a folder of text, which has no prompts: add --as-it-is")
-    encode = reading.encode if answered or is_long(name) else untokenized
+    # a text's tokens are made when it is written, and never all in memory
+    encode = reading.encode if answered or is_long(name) else (lambda text: [0])
     found = load_prompts(
         name, encode, limit=reading.limit, seed=reading.seed, longest=reading.longest, column=reading.column,
         template=reading.template, chat=reading.chat,
     )  # fmt: skip
     return Source(name, label_of(name), prompts=found)
-
-
-def untokenized(text: str) -> list[int]:
-    """Empty ids in place of a text's tokens: these are made when it is written, and never all in memory."""
-    return [0]
 
 
 def label_of(name: str) -> str:

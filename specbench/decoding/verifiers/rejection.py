@@ -113,8 +113,9 @@ def siblings(p: Tensor, draft: Draft, rest: Rest = residual) -> Iterator[Sibling
 
 def of_rank(rank: Rank, left: Tensor, draft: Draft) -> Siblings:
     """The siblings of a rank, with the remaining rows [B, n + 1, V] of their parents."""
-    nodes, parents = nodes_and_rows(rank, left)
-    ids, p = picked(draft.tree.ids, rank.nodes), picked(left, tuple(parent + 1 for parent in rank.parents))
+    above = tuple(parent + 1 for parent in rank.parents)  # row 0 is the root's
+    nodes, parents = constant(rank.nodes, left.device), constant(above, left.device)
+    ids, p = picked(draft.tree.ids, rank.nodes), picked(left, above)
     q, valid = drawn_from(draft, rank, left), exists(draft, rank, left)
     return Siblings(nodes, parents, ids, p, q, valid, left)
 
@@ -204,11 +205,6 @@ def nothing_to_judge(p: Tensor, rng: Source) -> Verdict:
     none = p.new_zeros((p.shape[0], 0))
     token = rng.categorical(p[:, 0], Stream.EMIT)
     return Verdict(none.long(), torch.zeros_like(token), token, none)
-
-
-def nodes_and_rows(rank: Rank, p: Tensor) -> tuple[Tensor, Tensor]:
-    """[m] the nodes of a rank and [m] the rows of p that belong to their parents: row 0 is the root's."""
-    return constant(rank.nodes, p.device), constant(tuple(parent + 1 for parent in rank.parents), p.device)
 
 
 def drawn_from(draft: Draft, rank: Rank, p: Tensor) -> Tensor:

@@ -117,7 +117,8 @@ def joined(recorded: Graph) -> Graph:
     for node in graph.nodes:
         if node.op != "call_function":
             continue
-        if node.target is ONE and all(map(is_given, node.all_input_nodes[1:])):
+        # weights exist before any computation
+        if node.target is ONE and all(one.op in ("get_attr", "placeholder") for one in node.all_input_nodes[1:]):
             found.setdefault(node.args[0], []).append(node)
         elif writes(node):  # later reads see another tensor
             for x in [x for x in found if x in node.all_input_nodes or root(x) in map(root, node.all_input_nodes)]:
@@ -125,11 +126,6 @@ def joined(recorded: Graph) -> Graph:
     for calls in found.values():
         replace(graph, calls)
     return graph
-
-
-def is_given(node: Node) -> bool:
-    """Whether it exists before any computation."""
-    return node.op in ("get_attr", "placeholder")
 
 
 def replace(graph: Graph, calls: Sequence[Node]) -> None:

@@ -120,14 +120,11 @@ def compiled_with(settings: dict[str, Any], region: Region) -> Code:
         **(code.constants or {}),
         **{name: getattr(frozen, at) for name, at in code.frozen_param_names.items()},
     }
-    numbers = {name: int(one) for name, one in constants.items() if not weights and is_number(one)}
+    # whole numbers, as arguments of kernels may be
+    whole = {} if weights else {n: one for n, one in constants.items() if one.dtype == torch.int64 and not one.dim()}
+    numbers = {name: int(one) for name, one in whole.items()}
     made = {name: layout(tensor, weights) for name, tensor in constants.items() if name not in numbers}
     return Code(code.source_code, made, numbers)
-
-
-def is_number(constant: Tensor) -> bool:
-    """Whether it is a whole number, as an argument of a kernel may be."""
-    return constant.dtype == torch.int64 and constant.dim() == 0
 
 
 def made_up(weight: Tensor, random: torch.Generator) -> Tensor:
