@@ -150,6 +150,9 @@ class Opened:
 
 def opened_pair(settings: Mapping[str, Any], names: Sequence[str], chosen: bool) -> Opened:
     """The pair with its methods; chosen ones must be runnable, others are included if they are."""
+    if settings.get("backend") == "openai":
+        servers = "use specbench audit --url … --baseline-url …"
+        raise UsageError(f"specbench verify reads the networks of a pair, which a server does not give: {servers}")
     arms = [arm_of(settings, name) for name in dict.fromkeys([BASELINE, *names])]
     able, refused = usable(arms, chosen)
     backend = backend_for([arm.greedy for arm in able])
