@@ -158,7 +158,7 @@ def sentence(kind: str, some: Sequence[Finding]) -> str:
     names = [f"{one.cell} ({one.faulty} of {one.of})" if one.faulty else one.cell for one in some[:SHOWN]]
     others = len(some) - SHOWN
     more = f" and {others} other part{'s' * (others > 1)}" if others > 0 else ""
-    p = f" (p = {worst.p:.1g})" if worst.p is not None else ""
+    p = "" if worst.p is None else f" (p = {worst.p:.1g})" if worst.p > 1e-16 else " (p < 1e-16)"
     cause = f". Likely cause: {worst.cause}" if worst.cause else ""
     word = "FAULT" if kind == "fault" else kind
     return f"{word}: {worst.what} in {', '.join(names)}{more}: {worst.detail}{p}{cause}"
@@ -166,8 +166,8 @@ def sentence(kind: str, some: Sequence[Finding]) -> str:
 
 def table(found: Audit) -> Table:
     """The cells of an audit."""
-    lines = [(one.name, str(one.requests), str(one.tokens), one.outcome, one.about) for one in found.cells]
-    return Table("What was tried", ("requests that", "answered", "tokens", "outcome", "looks for"), lines, left=1)
+    lines = [(one.name, one.about, str(one.requests), str(one.tokens), one.outcome) for one in found.cells]
+    return Table("What was tried", ("part", "looks for", "requests", "tokens", "outcome"), lines, left=2)
 
 
 def page(found: Audit) -> str:

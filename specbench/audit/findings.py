@@ -56,6 +56,7 @@ class Finding:
 
 FORK, SHAPE, SAMPLED, SEEDS, FORM = "another token", "another shape", "another distribution", "equal samples", "form"
 RATE, PROMPT, AFTER = "more forks than rounding explains", "another prompt", "text after its end"
+UNJUDGED = "not judged"
 NO_DRAFT, REJECTED, WORSE, LOGPROBS = "no draft", "drafts are not accepted", "acceptance falls", "log-probabilities"
 
 
@@ -350,8 +351,8 @@ def forms(cell: Cell, trials: Sequence[Trial]) -> list[Finding]:
     broken = [one for one in able if well_formed(one, one.baseline) and not well_formed(one, one.audited)]
     if not broken:
         differ = sum(one.baseline.text != one.audited.text for one in able)
-        detail = "texts differ; they have no known tokens that could be judged"
-        return [Finding(cell.name, "numeric", FORM, detail, differ, len(able))] if differ else []
+        detail = "texts differ, and chats have no token ids by which that could be judged"
+        return [Finding(cell.name, "not tried", UNJUDGED, detail, differ, len(able))] if differ else []
     detail = f"not of the form that was requested: {broken[0].audited.text[:60]!r}"
     return [Finding(cell.name, "fault", FORM, detail, len(broken), len(able), None, broken[0])]
 
