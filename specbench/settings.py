@@ -1,12 +1,15 @@
 """The metadata of a setting beyond its type, and the lists of settings that are derived from it."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
+
+from specbench.chat import read
 
 Panel = Literal["Pair", "Method", "Data", "Sampling", "Measuring", "Training"]
 Group = Literal["pair", "revisions", "precision", "device", "method", "lookahead", "acceptance", "execution", "data",
@@ -132,3 +135,50 @@ def without_none(annotation: Any) -> Any:
 
 def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# --- engine options ---------------------------------------------------------------------------------------------------
+# Options that go to an engine unchanged: ENGINE.NAME=VALUE as text, and back.
+
+OPTION = re.compile(r"(?P<name>[a-z][\w.]*\.[A-Za-z][\w-]*)=(?P<value>[^,]+)", re.ASCII)
+Options = tuple[tuple[str, str], ...]
+
+
+def engine_options(given: Any) -> Options:
+    """Parse engine options, sorted by name: ENGINE.NAME=VALUE, several of these, or a mapping.
+
+    One text may hold several, joined by commas, as in results.csv. ValueError, in one line, for anything else.
+    """
+    if isinstance(given, Mapping):
+        given = [f"{name}={value}" for name, value in given.items()]
+    items = given.split(",") if isinstance(given, str) else given
+    if not isinstance(items, Iterable | None):
+        raise ValueError("write ENGINE.NAME=VALUE, such as vllm.tensor_parallel_size=2")
+    found = sorted(_option(item) for item in items or ())
+    names = [name for name, _ in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"the engine option {twice[0]} has two values: give it one")
+    return tuple(found)
+
+
+def _option(item: Any) -> tuple[str, str]:
+    text = item if isinstance(item, str) else "=".join(map(str, item)) if isinstance(item, tuple | list) else ""
+    if (found := OPTION.fullmatch(text)) is None:
+        raise ValueError(f"{str(item)[:60]!r} is not ENGINE.NAME=VALUE, such as vllm.tensor_parallel_size=2")
+    return found["name"], found["value"]
+
+
+def written_options(options: Options) -> str:
+    """Engine options as one text."""
+    return ",".join(f"{name}={value}" for name, value in options)
+
+
+def engines(options: Options) -> list[str]:
+    """The engines that the options name."""
+    return list(dict.fromkeys(name.rpartition(".")[0] for name, _ in options))
+
+
+def of_engine(options: Options, engine: str) -> dict[str, Any]:
+    """The options of an engine by their names there, with numbers and booleans converted."""
+    mine = [(name.rpartition("."), value) for name, value in options]
+    return {name: read(value) for (whose, _, name), value in mine if whose == engine}

@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from specbench.spec import RunSpec, engine_options, engines, of_engine, written_options
+from specbench.settings import engine_options, engines, of_engine, written_options
+from specbench.spec import RunSpec
 
 GIVEN = ("vllm.tensor_parallel_size=2", "llama.cpp.flash-attn=off", "vllm.enforce_eager=true")
 

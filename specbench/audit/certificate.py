@@ -9,11 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from specbench.audit.course import Course, Floors
-from specbench.audit.findings import (
-    Finding,
-    Found,
-    answered,
-)
+from specbench.audit.forks import Finding, Found, answered
 from specbench.files import read_whole, replace_text
 from specbench.results.documents import content_of, reading, worded
 from specbench.show.table import Table

@@ -8,7 +8,8 @@ from specbench.backends.base import Backend
 from specbench.backends.engines import arms, llamacpp, server, started, transformers, vllm
 from specbench.backends.engines.install import LLAMA_CPP, VLLM
 from specbench.errors import UsageError
-from specbench.spec import RunSpec, engines
+from specbench.settings import engines
+from specbench.spec import RunSpec
 from specbench.wording import near
 
 BACKENDS: dict[str, Callable[[Sequence[RunSpec]], Backend]] = {

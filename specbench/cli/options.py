@@ -21,9 +21,9 @@ from specbench.cli.help import completed
 from specbench.errors import SpecbenchError, UsageError
 from specbench.jobs.parsing import items, with_lists, with_models
 from specbench.results.named_runs import found_run
-from specbench.settings import Declared, Group, declared, group
+from specbench.settings import Declared, Group, declared, engine_options, group
 from specbench.show.text import Format
-from specbench.spec import BASELINE, CHOOSING, RunSpec, engine_options
+from specbench.spec import BASELINE, CHOOSING, RunSpec
 
 MEASURE, SEARCH, OUTPUT = "Measuring", "Search", "Output"  # panels; settings name their own
 QUICK = {"tier": "eager", "limit": 5, "max_new_tokens": 32, "warmup": 1}  # what --quick sets
@@ -313,13 +313,13 @@ def shared_out() -> dict[str, int]:
 def go_on(settings: dict[str, Any], given: Given) -> None:
     """Continue a run with its own settings; a larger limit adds prompts.
 
-    Permission to run its code and method files, and to send its servers the key, must be given again.
+    Permission to run its code, method files and words of servers, and to send its servers the key, must be given again.
     """
     from specbench.jobs.output import output_of
     from specbench.jobs.resume import Typed, resume
 
     output, limit = output_of(settings, given), settings.pop("limit", None)
-    if others := settings.keys() - {"trust_remote_code", "engine_option", "method", *URLS}:
+    if others := settings.keys() - {"trust_remote_code", "engine_option", "method", *URLS, *WORDS}:
         name = min(others).replace("_", "-")
         raise UsageError(f"--resume takes all settings from the run that it continues: leave out --{name}")
     resume(found_run(given["resume"]), output, given.get("executor", "local"), limit, Typed(**typed_in(given)))

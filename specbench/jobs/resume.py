@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,7 +31,8 @@ from specbench.results.cells import UNFINISHED, Cell
 from specbench.results.folder import RunFolder
 from specbench.results.machine import environment
 from specbench.results.reading import DESCRIPTION, Run, read_run
-from specbench.spec import Options, RunSpec, methods_of
+from specbench.settings import Options
+from specbench.spec import RunSpec, methods_of
 from specbench.wording import clean, clean_path
 
 ENDED = Failure("skipped", "")  # for a pair whose cells had all ended; no cell shows it
@@ -261,10 +261,10 @@ def refuse_untyped(specs: Sequence[RunSpec], typed: Typed, file: str) -> None:
         )
     known = alike(typed.words)
     if foreign := next((one for spec in specs for one in words_of(spec) if one[1] not in known), None):
-        option, words = f"--{foreign[0].replace('_', '-')}", clean(quote(foreign[1]), 300)
         raise UsageError(
-            f"{clean(file, 300)} starts servers with {words}, which can name files or code, and a file must not decide "
-            f"that: add {option} {words}"
+            f"{clean(file, 300)} starts servers with {clean(foreign[1], 300)}, which can name files or code, and a "
+            f"file must not decide that: review it, then give the same --{foreign[0].replace('_', '-')} on the command "
+            "line"
         )
     for method in dict.fromkeys(name for spec in specs for name in methods_of(spec) if name not in typed.methods):
         if code := code_of(method):

@@ -11,7 +11,7 @@ from specbench.jobs.resume import Typed, record_rest
 from specbench.library.result import Hear, Hearing, Result
 from specbench.measure import grid
 from specbench.results.named_runs import found_run
-from specbench.spec import engine_options
+from specbench.settings import engine_options
 
 
 def run(
@@ -52,15 +52,16 @@ def resume(
     urls: Sequence[str] = (),
     engine_option: Mapping[str, str] | None = None,
     methods: Sequence[str] = (),
+    words: Sequence[str] = (),
 ) -> Result:
     """Measure what a killed or interrupted run lacks; with a larger `limit`, add prompts.
 
     path: its folder or name. trust_remote_code: allow remote code of its checkpoints, if the run did; urls:
     its servers, if they may receive OPENAI_API_KEY; engine_option: its engine options that name files or
-    code; methods: its method files that name Python files, which run here. UsageError if that would mix
-    machines or versions, or is impossible.
+    code; methods: its method files that name Python files, which run here; words: those with which it starts
+    servers. UsageError if that would mix machines or versions, or is impossible.
     """
-    typed = Typed(trust_remote_code, tuple(urls), engine_options(engine_option), tuple(methods))
+    typed = Typed(trust_remote_code, tuple(urls), engine_options(engine_option), tuple(methods), tuple(words))
     return concluded(record_rest(found_run(Path(path)), Hearing(on_progress), executor, limit, typed))
 
 

