@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from specbench.measure.lossless import losslessness_of
 from specbench.spec import BASELINE, RunSpec
 from tests.support import fake_engine
 from tests.support.frontdoor import Command
+from tests.support.signals import MAIN
 from tests.support.tinypair import Pair, prompts
 
 NEW, K = 48, 3  # of the recorded streams
@@ -206,6 +208,20 @@ def test_no_process_outlives_a_killed_specbench(begun: Path, pair: Pair, fault: 
         assert running.stdout.readline() == b"busy\n"
         assert len(left(begun)) == 4
         running.kill()
+    assert gone(begun)
+
+
+def test_an_interrupt_ends_them(begun: Path, pair: Pair, tmp_path: Path) -> None:
+    data = prompts(tmp_path / "words.jsonl", 4, 6)
+    options = {"--backend": "vllm-serve", "--target": pair.target, "--draft": pair.draft, "--dataset": data,
+               "--max-new-tokens": NEW, "--k": K, "--server-args": "--fault hangs", "-o": tmp_path / "out"}  # fmt: skip
+    words = [str(word) for option in options.items() for word in option]
+    with subprocess.Popen([sys.executable, "-c", MAIN, "run", *words], cwd=REPOSITORY) as running:
+        while len(engines(begun)) < 1:
+            assert running.poll() is None
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 130
     assert gone(begun)
 
 
