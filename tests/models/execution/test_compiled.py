@@ -57,7 +57,7 @@ def test_only_the_first_call_compiles_and_what_is_changed_in_place_is_changed_in
 @pytest.mark.slow
 def test_every_lookahead_and_reach_is_one_graph_whatever_is_decoded() -> None:
     before, made, expected = graphs(), [], 0
-    for k in range(1, MANY + 1):
+    for k in (1, 3, MANY):
         method, steps = static_methods(bigrams(), k)["chain"], (32, 64) if k < 4 else (64,)
         made.append((method, whole(method, compiled("eager"), longest=9, new=40, eos=[7], reaches=steps)))
         expected += len(steps)
