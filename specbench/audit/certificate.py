@@ -87,7 +87,7 @@ def summaries(found: Sequence[Found], findings: Sequence[Finding]) -> list[CellS
         before = made.get(cell.name)
         requests = len(able) + (before.requests if before else 0)
         about = before.about if before else cell.about
-        outcome = outcome_of(cell.name, findings)
+        outcome = outcome_of(cell.name, findings) if requests else "not tried"
         made[cell.name] = CellSummary(cell.name, about, requests, tokens + (before.tokens if before else 0), outcome)
     return list(made.values())
 

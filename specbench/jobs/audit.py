@@ -228,4 +228,5 @@ def show(made: Audit, place: Path, output: Output, err: Console) -> None:
     if made.faults:
         first = made.faults[0]
         shown = f" (requests that show it: {place}/fault-1.sh)" if first.trial else ""
-        raise NotLosslessError(f"{len(made.faults)} faults, the first: {first.cell}: {clean(first.detail, 300)}{shown}")
+        many = f"{len(made.faults)} faults, the first" if len(made.faults) > 1 else "a fault"
+        raise NotLosslessError(f"{many}: {first.cell}: {clean(first.detail, 300)}{shown}")
