@@ -8,7 +8,6 @@ cells and the table in the documentation follow from it.
 import hashlib
 import json
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -180,10 +179,9 @@ class RunSpec(BaseModel):
         "Method", "execution", "How rounds are executed: eager, graph (CUDA graphs), compile, or auto (the best there "
         "is).", of=PAIR)] = "eager"
     backend: Annotated[str | None, Setting(
-        "Method", "execution", "The engine: native (ours), transformers (its generate()), vllm, llama.cpp, openai "
-        "(servers at --url), or vllm-serve, sglang, llama-server (servers started here). Or a list: "
-        "native,transformers.", of=PAIR, usual="native", typed=str, column="engine",
-        late=True)] = None
+        "Method", "execution", "The engine: native (ours), transformers (its generate()), vllm, llama.cpp, openai (at "
+        "--url), or vllm-serve, sglang, llama-server (started here). Or a list: native,transformers.", of=PAIR,
+        usual="native", typed=str, column="engine", late=True)] = None
     engine_option: Annotated[tuple[tuple[str, str], ...], Setting(
         "Method", "execution", "ENGINE.NAME=VALUE: an option that goes to an engine as it is "
         "(vllm.tensor_parallel_size=2). Repeatable.", of=PAIR, typed=list[str], late=True)] = ()
@@ -246,17 +244,6 @@ class RunSpec(BaseModel):
     @classmethod
     def _read_fields(cls, given: Any) -> str | None:
         return written_fields(given)
-
-    @field_validator("spec_config", mode="before")
-    @classmethod
-    def _read_config(cls, given: Any) -> Any:
-        return written_fields(given) if isinstance(given, Mapping) or str(given).startswith("{") else given
-
-    @field_validator("server_args", "spec_args")
-    @classmethod
-    def _read_words(cls, given: str | None) -> str | None:
-        shlex.split(given or "")  # a ValueError for an open quotation
-        return given
 
     @field_validator("chat_template", "attn_implementation", "vocabulary", "endpoint")
     @classmethod

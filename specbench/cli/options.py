@@ -19,7 +19,7 @@ import typer
 
 from specbench.cli.help import completed
 from specbench.errors import SpecbenchError, UsageError
-from specbench.jobs.parsing import items, with_lists, with_models
+from specbench.jobs.parsing import items, listed, with_lists, with_models
 from specbench.results.named_runs import found_run
 from specbench.settings import Declared, Group, declared, engine_options, group
 from specbench.show.text import Format
@@ -295,8 +295,10 @@ def typed_in(given: Given) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"--engine-option: {error}") from error
     methods = (*items(given.get("method", [])), *(one.rpartition(":")[0] for one in items(given.get("choices", []))))
-    trusted, words = bool(given.get("trust_remote_code")), [given[name] for name in WORDS if name in given]
-    words = [one for some in words for one in (some if isinstance(some, list) else [some])]
+    trusted, words = (
+        bool(given.get("trust_remote_code")),
+        [one for name in WORDS for one in listed(given.get(name, []))],
+    )
     return {"trust_remote_code": trusted, "urls": urls, "engine_options": options, "methods": methods,
             "words": tuple(words)}  # fmt: skip
 

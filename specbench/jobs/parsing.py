@@ -66,6 +66,9 @@ def with_words(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("chat_template_kwargs", "request_field"):  # likewise
         if isinstance(found.get(name), list | dict):
             found[name] = json.dumps(found[name])
+    if (config := found.get("spec_config")) is not None:  # each is an arm
+        arms = [json.dumps(one) if isinstance(one, dict) else one for one in listed(config)]
+        found["spec_config"] = arms[0] if len(arms) == 1 else arms
     for name in ("method", "context", "backend", "arrivals"):
         if found.get(name) is not None:
             parts = items(found[name])
@@ -82,7 +85,12 @@ def datasets_in(text: Any) -> list[Any]:
 
 def items(value: Any) -> list[str]:
     """The items of a list or of a comma-separated text."""
-    return [part.strip() for item in (value if isinstance(value, list) else [value]) for part in str(item).split(",")]
+    return [part.strip() for item in listed(value) for part in str(item).split(",")]
+
+
+def listed(value: Any) -> list[Any]:
+    """A list; of a single value if it is none."""
+    return value if isinstance(value, list) else [value]
 
 
 def ks_of(text: str) -> list[int]:

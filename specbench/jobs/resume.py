@@ -15,7 +15,7 @@ import torch
 
 from specbench.backends.engines.client import KEY, api_key
 from specbench.backends.engines.server import NAME
-from specbench.chat import read, written_fields
+from specbench.chat import read
 from specbench.decoding.method_files import content_sha256, python_files
 from specbench.errors import UsageError
 from specbench.jobs.cluster import Spread
@@ -259,8 +259,8 @@ def refuse_untyped(specs: Sequence[RunSpec], typed: Typed, file: str) -> None:
             f"{clean(file, 300)} gives an engine {clean(naming[0])}, which can name files or code, and a file must not "
             f"decide that: add --engine-option {clean(naming[0])}"
         )
-    known = alike(typed.words)
-    if foreign := next((one for spec in specs for one in words_of(spec) if one[1] not in known), None):
+    known = [read(one) for one in typed.words]
+    if foreign := next((one for spec in specs for one in words_of(spec) if read(one[1]) not in known), None):
         raise UsageError(
             f"{clean(file, 300)} starts servers with {clean(foreign[1], 300)}, which can name files or code, and a "
             f"file must not decide that: review it, then give the same --{foreign[0].replace('_', '-')} on the command "
@@ -287,8 +287,8 @@ def refuse_unused(specs: Sequence[RunSpec], typed: Typed) -> None:
     unused = [f"--url {clean(url)}" for url in typed.urls if origin(url) not in known]
     given = {one for spec in specs for one in spec.engine_option}
     unused += [f"--engine-option {clean('='.join(one))}" for one in typed.engine_options if one not in given]
-    words = [one for spec in specs for one in (spec.server_args, spec.spec_config, spec.spec_args)]
-    unused += [f"the words {clean(one)}" for one in alike(typed.words) if one not in words]
+    words = [read(one) for spec in specs for _, one in words_of(spec)]
+    unused += [f"the words {clean(one)}" for one in typed.words if read(one) not in words]
     if typed.trust_remote_code and not any(spec.trust_remote_code for spec in specs):
         unused.append("--trust-remote-code")
     ours = {name for spec in specs for name in methods_of(spec) if code_of(name)}
@@ -303,11 +303,6 @@ def words_of(spec: RunSpec) -> list[tuple[str, str]]:
     """The words of a cell for command lines of servers, by their setting; the name of an arm is none."""
     found = [("server_args", spec.server_args), ("spec_args", spec.spec_args), ("spec_config", spec.spec_config)]
     return [(name, words) for name, words in found if words and not (name == "spec_config" and words[0] != "{")]
-
-
-def alike(typed: Sequence[str]) -> list[str | None]:
-    """Typed words as cells hold them: JSON in one form."""
-    return [written_fields(one) if one.startswith("{") else one for one in typed]
 
 
 def code_of(method: str) -> list[Path]:

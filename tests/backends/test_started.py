@@ -216,7 +216,8 @@ def test_an_interrupt_ends_them(begun: Path, pair: Pair, tmp_path: Path) -> None
     options = {"--backend": "vllm-serve", "--target": pair.target, "--draft": pair.draft, "--dataset": data,
                "--max-new-tokens": NEW, "--k": K, "--server-args": "--fault hangs", "-o": tmp_path / "out"}  # fmt: skip
     words = [str(word) for option in options.items() for word in option]
-    with subprocess.Popen([sys.executable, "-c", MAIN, "run", *words], cwd=REPOSITORY) as running:
+    command = [sys.executable, "-c", MAIN, "run", *words]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.DEVNULL, start_new_session=True) as running:
         while len(engines(begun)) < 1:
             assert running.poll() is None
             time.sleep(0.05)
@@ -276,7 +277,7 @@ def test_every_named_arm_has_its_k_and_its_draft(backend: str) -> None:
 @pytest.mark.parametrize(
     ("backend", "words", "found"),
     [
-        ("vllm-serve", {"spec_config": {"method": "suffix"}}, 24),
+        ("vllm-serve", {"spec_config": '{"method": "suffix"}'}, 24),
         ("vllm-serve", {"spec_config": '{"method": "dspark"}'}, None),
         ("llama-server", {"spec_args": "--spec-draft-n-max 3 --spec-ngram-mod-n-max=8"}, 8),
         ("llama-server", {"spec_args": "--spec-default"}, None),
@@ -325,6 +326,7 @@ def test_lossy_arms_are_recognised(
         ({"spec_args": "--speculative-config {"}, "is not a JSON object"),
         ({"backend": "llama-server"}, "is not a GGUF file"),
         ({"backend": "sglang", "spec_config": '{"a": 1}'}, "sglang takes no JSON"),
+        ({"server_args": "--a '"}, "No closing quotation"),
         ({"url": "http://a"}, "starts its own servers"),
         ({"dtype": "float32"}, "takes it as --server-args"),
         ({"schedule": "auto"}, "--schedule is for the server to decide"),

@@ -39,6 +39,7 @@ class Handler(BaseHTTPRequestHandler):
             os._exit(3)
         if FAULT == "hangs" and Handler.answered > 1:
             os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(600)  # the signal takes a moment
         if FAULT == "refuses" and Handler.answered > 1:
             self.send(400, "application/json", b'{"error": {"message": "min_p is not supported"}}')
             return

@@ -111,25 +111,33 @@ def passed_through(spec: RunSpec) -> bool:
 
 def common(spec: RunSpec) -> list[str]:
     """The words of both arms. UsageError for words of speculation among them."""
-    engine, given = engine_of(spec), shlex.split(spec.server_args or "")
+    engine, given = engine_of(spec), split(spec.server_args)
     if wrong := [word for word in given if word.startswith(engine.speculative)]:
         raise UsageError(
             f"--server-args {clean(wrong[0])}: these words go to the server without a draft as well: move what is of "
             "speculation to --spec-args"
         )
-    both = shlex.split(engine.both)
+    both = engine.both.split()
     limit = "--max-running-requests"  # SGLang changes it with a draft
     if limit in both and value(given, limit) is not None:
         both = both[: both.index(limit)]
     return [*both, *(word for word in given if word not in engine.off)]
 
 
+def split(text: str | None) -> list[str]:
+    """The words of a command line. UsageError for an open quotation."""
+    try:
+        return shlex.split(text or "")
+    except ValueError as error:
+        raise UsageError(f"--server-args or --spec-args {clean(text)!r}: {error}") from None
+
+
 def speculative(spec: RunSpec, draft: str | None) -> list[str]:
     """The words of a draft; none for the baseline. UsageError for an arm that the engine does not have."""
     if spec.method == BASELINE:
         return []
-    engine, given = engine_of(spec), shlex.split(spec.spec_args or "")
-    more = shlex.split(engine.drafting)
+    engine, given = engine_of(spec), split(spec.spec_args)
+    more = engine.drafting.split()
     more = [] if more and value(given, more[0]) is not None else more
     if not passed_through(spec):
         return [*filled(spec, name_of(spec), draft), *given, *more]
