@@ -81,7 +81,7 @@ def step_of(found: Scored, sampler: Sampler, before: Sequence[int], floor: float
     where rounding up to `floor` nats decides whether it belongs to them."""
     best = shifted(found.top, sampler, before)
     scale = 1 / sampler.temperature
-    kept, whole = kept_of(best, sampler)
+    kept, lowest = kept_of(best, sampler, floor)
     if kept is None:
         return None
     inside, beyond = best[:kept], best[kept:]
@@ -91,9 +91,8 @@ def step_of(found: Scored, sampler: Sampler, before: Sequence[int], floor: float
     last = set(before[-LAST:])
     chance = math.fsum(p for p, (token, _) in zip(probs, inside, strict=True) if token in last)
     recent = (chance, drawn is not None and found.token in last)
-    if whole:
-        edge = inside[-1][1] - 2 * floor
-        near = any(token == found.token and value >= edge for token, value in beyond)
+    if lowest is not None:
+        near = any(token == found.token and value >= lowest for token, value in beyond)
         return None if drawn is None and (near or not beyond) else Step(probs, 0.0, drawn, recent)
     plain = sampler.temperature == 1 and best is found.top
     return Step(probs, max(1 - math.fsum(math.exp(v) for _, v in best), 0.0) if plain else None, drawn, recent)
@@ -113,20 +112,25 @@ def shifted(
     return tuple(sorted(moved, key=lambda one: -one[1]))
 
 
-def kept_of(best: Sequence[tuple[int, float]], sampler: Sampler) -> tuple[int | None, bool]:
-    """The number of known tokens that a sampler keeps, and whether it keeps no others; None if that is unknown."""
+def kept_of(best: Sequence[tuple[int, float]], sampler: Sampler, floor: float) -> tuple[int | None, float | None]:
+    """The number of known tokens that a sampler keeps, None if that is unknown; and the least log-probability of a
+    token that rounding may add to them, None if it keeps others, too."""
+    kept, edge = len(best), None
     if sampler.top_k:
-        return (sampler.top_k, True) if sampler.top_k < len(best) else (None, False)
-    if sampler.top_p is not None:
-        mass = np.cumsum(np.exp([value for _, value in best]))
-        kept = int(np.searchsorted(mass, sampler.top_p)) + 1
-        at_edge = bool(np.any(np.abs(mass - sampler.top_p) < 1e-3))
-        return (kept, True) if kept < len(best) and not at_edge else (None, False)
-    if sampler.min_p is not None:
+        kept = sampler.top_k
+        edge = best[min(kept, len(best)) - 1][1]
+    elif sampler.min_p is not None:
         edge = best[0][1] + math.log(sampler.min_p)
         kept = sum(value >= edge for _, value in best)
-        return (kept, True) if kept < len(best) else (None, False)
-    return len(best), False
+    elif sampler.top_p is not None:
+        mass = np.cumsum(np.exp([value for _, value in best]))
+        kept = int(np.searchsorted(mass, sampler.top_p)) + 1
+        unsure = max(1e-3, 4 * floor * sampler.top_p * (1 - sampler.top_p))
+        kept = len(best) if np.any(np.abs(mass - sampler.top_p) < unsure) else kept
+        edge = best[min(kept, len(best)) - 1][1]
+    if edge is None:
+        return kept, None
+    return (kept, edge - 2 * floor) if kept < len(best) else (None, None)
 
 
 # --- tests of events --------------------------------------------------------------------------------------------------
