@@ -205,7 +205,7 @@ def one_line(error: ValidationError, besides: Collection[str]) -> str:
     name = "--" + "-".join(str(part) for part in first["loc"]).replace("_", "-")
     if first["type"] == "extra_forbidden":
         known, given = sorted([*RunSpec.model_fields, "pair", *besides]), str(first["loc"][0])
-        return f"unknown setting {given}{near(given, known) or '; known are ' + ', '.join(known)}"
+        return f"unknown setting {given}{near(given, known) or ': specbench run --help-all shows all'}"
     if first["type"] == "literal_error":
         words = str(first["ctx"]["expected"])
         hint = near(str(first["input"]), words.split("'")[1::2])
