@@ -168,10 +168,11 @@ def table(found: Audit) -> Table:
 
 def page(found: Audit) -> str:
     """The audit in Markdown."""
-    facts = [[literal(str(name)), literal(str(value))] for name, value in {**found.arms, **found.settings}.items()]
+    known = {**found.arms, **found.settings}.items()
+    facts = [[literal(str(name)), literal(str(value))] for name, value in known if value is not None]
     return "\n".join([
         "# Audit of a speculating server", "",
-        *(f"{literal(line)}." for line in headline(found)), "",
+        *(line for text in headline(found) for line in (f"{literal(text[:1].upper() + text[1:])}.", "")),
         *(f"- {literal(line)}" for line in sentences(found)), "",
         table(found).markdown(),
         "## What it is of", "", *markdown_table(("", ""), facts, "ll"), "",

@@ -34,7 +34,7 @@ from specbench.spec import BASELINE, RunSpec
 from specbench.wording import clean, clean_path
 
 DESCRIPTION, KEPT = "settings.json", ("settings", "requests", "at_once")
-SAID = ("target", "draft", "method", "backend", "dataset", "limit", "seed")
+SAID = ("target", "dataset", "limit", "seed")
 USUAL = {"dataset": "code", "limit": 32}
 LONGEST = 1024  # tokens of a prompt
 ROOM = 160  # tokens of an answer, at most
@@ -71,7 +71,8 @@ def audit_of(
     with folder.writing_to(output.parent):
         place = resumed or folder.make_folder(output.parent, "_".join([began, "audit", folder.slug(spec.target)]))
         replace_text(place / DESCRIPTION, json.dumps({name: getattr(wanted, name) for name in KEPT}) + "\n")
-    settings = {name: getattr(spec, name) for name in SAID} | {"k": plan.k, "at_once": plan.at_once}
+    own = () if spec.backend == "openai" else ("draft", "method", "backend")
+    settings = {name: getattr(spec, name) for name in (*SAID, *own)} | {"k": plan.k, "at_once": plan.at_once}
     with journaled(place) as (known, keep):
         bounds = Bounds(wanted.requests, None if wanted.minutes is None else time.monotonic() + 60 * wanted.minutes)
         course = Course(baseline, audited, plan, bounds, known, keep, lambda name: say(err, [f"  {name} …"]))
