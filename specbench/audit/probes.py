@@ -252,8 +252,7 @@ class LlamaProbe(ServerProbe):
         return "/completion", {**own, **body}
 
     def context(self) -> int:
-        _, props = self.client.get("/props")
-        said = part(part({"props": props}, "props"), "default_generation_settings").get("n_ctx")
+        said = part(self.client.page("/props"), "default_generation_settings").get("n_ctx")
         return said if type(said) is int and said > 0 else super().context()
 
     def reply(self, found: Mapping[str, Any]) -> Reply:

@@ -33,8 +33,8 @@ class Canned:
         found = self.answers.get(path, (404, "no such page"))
         return found if isinstance(found, tuple) else (200, found)
 
-    def get(self, path: str) -> tuple[int, Any]:
-        return self.post(path, {})
+    def page(self, path: str) -> Mapping[str, Any]:
+        return {}
 
     def models(self) -> list[Mapping[str, Any]]:
         return [{"id": "m", "max_model_len": 2048}]

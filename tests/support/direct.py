@@ -29,9 +29,6 @@ class Direct:
         status, found = self.server.handle("POST", path, json.loads(json.dumps(body)))
         return status, json.loads(json.dumps(found))
 
-    def get(self, path: str) -> tuple[int, Any]:
-        return self.server.handle("GET", path)
-
 
 def probe(server: Server) -> ServerProbe:
     client: Any = Direct(server)

@@ -270,12 +270,10 @@ class Client:
     def post(self, path: str, body: Mapping[str, Any], seconds: float = POST_SECONDS) -> tuple[int, Any]:
         """The status and the JSON of an answer, or its text where it is none. ServerError if there is no answer."""
         with self._answer("POST", path, Bounds(seconds, POSTED), json.dumps(body)) as (response, _):
-            return response.status_code, parsed(whole(response))
-
-    def get(self, path: str) -> tuple[int, Any]:
-        """The status and the JSON of a page, or its text where it is none. ServerError if there is no answer."""
-        status, text = self._read(path)
-        return status, parsed(text)
+            text = whole(response)
+            with suppress(ValueError, RecursionError):
+                return response.status_code, json.loads(text)
+            return response.status_code, text
 
     def _read(self, path: str) -> tuple[int, str]:
         with self._answer("GET", path, Bounds(PAGE_SECONDS, PAGE)) as (response, _):
@@ -338,13 +336,6 @@ def api_key() -> str:
 def whole(response: httpx2.Response) -> str:
     """An answer as text; its bounds limit its size."""
     return b"".join(response.iter_raw()).decode(errors="replace")
-
-
-def parsed(text: str) -> Any:
-    """JSON as data, other text as it is."""
-    with suppress(ValueError, RecursionError):
-        return json.loads(text)
-    return text
 
 
 def events(response: httpx2.Response, heard: Callable[[], None]) -> Iterator[str]:
