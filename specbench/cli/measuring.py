@@ -267,7 +267,7 @@ NO_SERVER = setting("backend", "For a pair without servers: native, transformers
 SERVER_K = setting("k", "The longest draft, around which lengths are tried.", "what the server says, else 4")
 AUDITED = (
     *PAIR, setting("url", "The server to audit, which speculates."), "baseline_url", NO_SERVER, "method", SERVER_K,
-    setting("dataset", usual="code"), "excerpt", "chat", setting("limit", "Prompts.", 32), "seed",
+    setting("dataset", usual="code"), "excerpt", "chat", setting("limit", usual=32), "seed",
 )  # fmt: skip
 AUDIT_RESUME = replace(OWN["resume"], help="Continue an audit (its folder); name the servers again.")
 AUDIT_FOLDER = replace(OWN["output_dir"], help="Folder in which the audit's folder is created. Default: results.")
