@@ -23,7 +23,7 @@ FOUND: dict[str, tuple[str, str, str]] = {
     "truncated": ("fault", "another prompt", "different prompts"),
     "chunked-prefill": ("fault", "another token", "chunks of a long prompt"),
     "state-column": ("fault", "another token", ""),
-    "corrupt-5": ("fault", "another token", "under load"),
+    "corrupt-5": ("fault", "another token", ""),
     "drift": ("draft", "acceptance falls", "becomes worse"),
     "late-stop": ("fault", "text after its end", "beyond an end"),
     "after-eos": ("fault", "another token", "an end within an accepted run"),
@@ -48,6 +48,7 @@ FOUND: dict[str, tuple[str, str, str]] = {
     "usage": ("report", "usage", "counted twice"),
 }
 QUICK = ("padded-rows", "late-stop", "argmax", "min-p-on-bonus", "wrong-head", "zero-logprobs")
+WHOLE = ("corrupt-5", "after-eos", "drift", "cooler", "stale-penalties", "seed-42")  # they need a whole audit
 RARE = {"corrupt-0.5", "corrupt-2"}  # they need more requests than an audit sends: tests/benchmarks/audits
 
 
@@ -70,7 +71,7 @@ def test_a_fault_is_found_with_few_requests(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in FOUND if name not in QUICK])
 def test_a_fault_is_found(name: str) -> None:
-    made = audited(course(name, noise=1e-6, refuses=False))
+    made = audited(course(name, noise=1e-6, share=1.0 if name in WHOLE else 0.3, refuses=False))
     assert shows(made, name), sentences(made)
     assert (made.answer == LOSSY) == any(one.kind == "fault" for one in made.findings)
 
