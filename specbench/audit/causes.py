@@ -62,7 +62,10 @@ def properties(requests: int, k: int) -> list[tuple[str, Callable[[Case], bool]]
         (f"a wrong block of the cache where a prompt fills {size} tokens", partial(fills, size)) for size in BLOCKS
     ]
     chunks: list[tuple[str, Callable[[Case], bool]]] = [
-        (f"rows next to the chunks of a long prompt, of requests with at most {size} tokens", partial(beside, size))
+        (
+            f"rows next to the chunks of a long prompt, of requests with at most {size} tokens",
+            partial(near_longer, size),
+        )
         for size in CHUNKS
     ]
     return [
@@ -82,7 +85,7 @@ def fills(size: int, one: Case) -> bool:
     return one.length % size == 0
 
 
-def beside(size: int, one: Case) -> bool:
+def near_longer(size: int, one: Case) -> bool:
     """Whether a request may have been in flight with a longer prompt than `size`, and has a shorter one."""
     longer = any(len(ask.prompt) > size for ask in one.cell.asks)
     return one.cell.at_once > 1 and longer and one.length <= size

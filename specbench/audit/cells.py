@@ -58,7 +58,7 @@ def plain(plan: Plan, answers: Answers) -> Cell:
 
 
 def lengths(plan: Plan, answers: Answers) -> Cell:
-    """Prompts around the length of a draft, of which every token may be taken for one of a round."""
+    """Prompts about as long as a draft: their tokens may be taken for those of a round."""
     text, counts = longest(plan), range(1, plan.k + 3)
     asks = [Ask(text[at : at + count], 16) for count in counts for at in range(0, 3 * 7, 7)]
     return Cell("short prompts", "rows padded to 1 + K (vLLM PR 54028, vllm-ascend 5583)", tuple(asks))

@@ -154,10 +154,10 @@ def sentence(kind: str, some: Sequence[Finding]) -> str:
     names = [f"{one.cell} ({one.faulty} of {one.of})" if one.faulty else one.cell for one in some[:SHOWN]]
     others = len(some) - SHOWN
     more = f" and {others} other part{'s' * (others > 1)}" if others > 0 else ""
-    p = "" if worst.p is None else f" (p = {worst.p:.1g})" if worst.p > 1e-16 else " (p < 1e-16)"
+    chance = "" if worst.p is None else " (p < 1e-16)" if worst.p < 1e-16 else f" (p = {worst.p:.1g})"
     cause = f". Likely cause: {worst.cause}" if worst.cause else ""
     word = "FAULT" if kind == "fault" else kind
-    return f"{word}: {worst.what} in {', '.join(names)}{more}: {worst.detail}{p}{cause}"
+    return f"{word}: {worst.what} in {', '.join(names)}{more}: {worst.detail}{chance}{cause}"
 
 
 def table(found: Audit) -> Table:
