@@ -6,18 +6,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from specbench.audit.course import Course, Floors
 from specbench.audit.forks import Finding, Found, answered
-from specbench.files import read_whole, replace_text
-from specbench.results.documents import content_of, reading, worded
+from specbench.files import replace_text
+from specbench.results.documents import worded
 from specbench.show.table import Table
 from specbench.show.text import markdown_table
 from specbench.wording import literal
 
 FILE, PAGE, SCHEMA = "audit.json", "audit.md", "specbench audit 1"
-LARGEST = 64 << 20  # bytes
 NONE_SEEN = 3.0  # of n requests without a fault: 95 % sure that less than 3 ÷ n are faulty
 LOSSLESS, NUMERIC, LOSSY, OPEN = "LOSSLESS as far as seen", "NUMERIC", "NOT LOSSLESS", "NOT REFUTED"
 MEANING = {
@@ -106,14 +103,6 @@ def audit_json(found: Audit) -> str:
     """The audit as ASCII JSON, with its answer."""
     derived = {"answer": found.answer, "requests": found.requests, "missed_share": found.missed}
     return json.dumps({"schema": SCHEMA, **derived, **worded(asdict(found))}, indent=1, allow_nan=False) + "\n"
-
-
-def read_audit(path: Path) -> Audit:
-    """Read an audit from its file. UsageError if it is not one."""
-    with reading(path, "an audit", "specbench audit writes one"):
-        content = content_of(read_whole(path, LARGEST), SCHEMA)
-        known = {name: value for name, value in content.items() if name in Audit.__dataclass_fields__}
-        return TypeAdapter(Audit).validate_python(known)
 
 
 def headline(found: Audit) -> list[str]:

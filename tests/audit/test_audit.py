@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specbench.audit.certificate import LOSSLESS, LOSSY, NUMERIC, OPEN, Audit, audit_json, page, read_audit, sentences
+from specbench.audit.certificate import LOSSLESS, LOSSY, NUMERIC, OPEN, Audit, audit_json, page, sentences
 from specbench.audit.course import Bounds
 from specbench.audit.probes import Ask, Reply, ServerProbe
 from specbench.errors import ServerError
@@ -167,10 +167,11 @@ def test_a_lost_server_ends_the_audit_and_keeps_its_answers() -> None:
 # --- the certificate --------------------------------------------------------------------------------------------------
 
 
-def test_the_certificate_is_read_again(tmp_path: Path) -> None:
+def test_the_certificate_has_the_answer_and_the_causes() -> None:
     made = audited(course("padded-rows", share=0.25))
-    (tmp_path / "audit.json").write_text(audit_json(made))
-    assert read_audit(tmp_path / "audit.json").answer == LOSSY
+    written = json.loads(audit_json(made))
+    assert (written["schema"], written["answer"], written["requests"]) == ("specbench audit 1", LOSSY, made.requests)
+    assert any("rows padded to 1 + K" in one["cause"] for one in written["findings"])
     assert "NOT LOSSLESS" in page(made)
     assert "rows padded to 1 + K" in page(made)
 
