@@ -124,7 +124,10 @@ def panels(command: TyperCommand | TyperGroup, ctx: Any, short: bool) -> dict[st
     few = short and len(command.params) > LONG
     for one in command.get_params(ctx):
         record = one.get_help_record(ctx)  # None if hidden
-        if record and not (few and one.name in RARE):
+        rare = one.name in RARE and f"--{str(one.name).replace('_', '-')} " not in (
+            command.help or ""
+        )  # no example has it
+        if record and not (few and rare):
             usual = "Arguments" if isinstance(one, TyperArgument) else "Options"
             found.setdefault(panel_of(one, usual), []).append((name_of(one, ctx), record[1].replace("-", HYPHEN)))
     return found
