@@ -4,6 +4,7 @@ It resolves names and checks that files and data are available, the engine suppo
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -81,7 +82,7 @@ def checked(specs: Sequence[RunSpec], limits: Sequence[int | None] = ()) -> Prep
     groups = grouped(specs, lambda spec: spec.baseline)
     held = [Held(expanded(one), prompts[one[0]].longest) for one in groups]
     backend, fitting = roomiest(backend, held)
-    fitting = machine.agreed(fitting)  # free memory differs between machines
+    fitting = replace(fitting, left_out=machine.agreed(fitting.left_out))  # free memory differs between machines
     return Prepared(specs, backend, prompts, fitting)
 
 

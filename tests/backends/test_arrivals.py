@@ -225,7 +225,7 @@ def test_a_request_has_seconds_of_its_own_and_its_part_of_the_turn() -> None:
 
 
 def test_all_requests_of_a_turn_may_be_under_way(stack: ExitStack) -> None:
-    drafting = Model(k=3, tells="positions", together=Barrier(6))
+    drafting = Model(k=3, reports="positions", together=Barrier(6))
     spec = spec_of(stack, drafting, Model(), batch=6)
     engine = choose.backend_for([spec])
     traces = engine.prepare(spec, 9)([engine.encode("once upon a time")] * 6, list(range(6)))
@@ -247,7 +247,7 @@ def test_a_run_with_requests_that_come(stack: ExitStack, command: Command, tmp_p
     data = tmp_path / "words.jsonl"
     lines = [json.dumps({"id": f"p{n}", "prompt": f"prompt number {n} of these"}) for n in range(32)]
     data.write_text("\n".join(lines))
-    drafting, plain = Model(k=3, tells="counters"), Model()
+    drafting, plain = Model(k=3, reports="counters"), Model()
     urls = [stack.enter_context(serving(one)) for one in (drafting, plain)]
     found = command(
         "run", "--backend", "openai", "--url", urls[0], "--baseline-url", urls[1], "--target", "tiny", "--dataset",

@@ -199,7 +199,7 @@ def talks(tmp_path: Path) -> Path:
 def test_a_conversation_goes_on_with_the_answers_of_the_baseline(
     command: Command, stack: ExitStack, talks: Path
 ) -> None:
-    drafting, plain = Model(k=3, tells="record", owner="vllm", reasons=True), Model(owner="vllm", reasons=True)
+    drafting, plain = Model(k=3, reports="record", owner="vllm", reasons=True), Model(owner="vllm", reasons=True)
     words = ("--system", "Be brief.", "--no-thinking", "--request-field", "min_tokens=2")
     found = run(command, stack, talks, *words, drafting=drafting, plain=plain)
     assert found.code == 0, found.err
@@ -225,7 +225,7 @@ def test_a_conversation_goes_on_with_the_answers_of_the_baseline(
 def test_a_row_says_where_acceptance_comes_from(
     command: Command, stack: ExitStack, talks: Path, tells: Any, source: str, length: str
 ) -> None:
-    found = run(command, stack, talks, drafting=Model(k=3, tells=tells), plain=Model())
+    found = run(command, stack, talks, drafting=Model(k=3, reports=tells), plain=Model())
     assert found.code == 0, found.err
     (row,) = found.table()
     assert row["acceptance_from"] == source
@@ -242,7 +242,7 @@ def test_the_endpoint_can_be_chosen(
 ) -> None:
     data = tmp_path / "texts.jsonl"
     data.write_text('{"prompt": "def area"}\n{"prompt": "def side"}\n')
-    drafting, plain = Model(k=3, tells="record"), Model()
+    drafting, plain = Model(k=3, reports="record"), Model()
     found = run(command, stack, data, "--endpoint", endpoint, drafting=drafting, plain=plain)
     assert found.code == 0, found.err
     assert {*drafting.posted, *plain.posted} == {page or "/v1/completions"}

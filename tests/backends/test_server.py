@@ -73,7 +73,7 @@ def test_every_request_is_timed_and_its_text_kept(stack: ExitStack) -> None:
 
 @pytest.mark.parametrize("tells", ["positions", "counters", "timings", "record"])
 def test_rounds_come_from_what_the_server_tells(stack: ExitStack, tells: Any) -> None:
-    spec = spec_of(stack, Model(k=3, tells=tells))
+    spec = spec_of(stack, Model(k=3, reports=tells))
     engine = choose.backend_for([spec])
     traces = [engine.prepare(spec, 9)([engine.encode(text)], [5])[0] for text in PROMPTS]
     # of 12 tokens the first comes with the prompt, the others in rounds of 3, 1, 2, 3, 1 and 1 (the end)
@@ -102,7 +102,7 @@ def test_pieces_of_a_stream_are_never_taken_for_rounds(stack: ExitStack, pieces:
 
 
 def test_requests_fly_together_and_share_their_time(stack: ExitStack) -> None:
-    drafting = Model(k=3, tells="counters", together=Barrier(4))
+    drafting = Model(k=3, reports="counters", together=Barrier(4))
     spec = spec_of(stack, drafting, batch=4)
     engine = choose.backend_for([spec])
     traces = engine.prepare(spec, 9)([engine.encode("once upon a time")] * 8, list(range(8)))
@@ -259,7 +259,7 @@ def test_a_slow_server_has_time_as_long_as_pieces_come(monkeypatch: pytest.Monke
 def test_counters_that_do_not_come_are_waited_for_once(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch, metrics: Any
 ) -> None:
-    drafting = Model(k=3, tells="timings", raw={"/metrics": metrics})
+    drafting = Model(k=3, reports="timings", raw={"/metrics": metrics})
     spec = spec_of(stack, drafting)
     engine = choose.backend_for([spec])
     monkeypatch.setattr(client, "PAGE_SECONDS", 0.4)
@@ -340,7 +340,7 @@ def test_a_server_that_is_not_there_or_serves_something_else_is_refused_before_a
 
 @pytest.mark.parametrize("tells", ["counters", "timings"])
 def test_a_baseline_that_drafts_is_refused(stack: ExitStack, tells: Any) -> None:
-    spec = spec_of(stack, Model(k=3), Model(k=3, tells=tells))
+    spec = spec_of(stack, Model(k=3), Model(k=3, reports=tells))
     with pytest.raises(UsageError, match="it drafts as well: start it without a draft"):
         decoded(spec.baseline)
 
@@ -441,7 +441,7 @@ def test_what_is_no_stream_of_text_is_one_line(start: bytes, line: str) -> None:
 
 
 def test_two_hundred_streams_are_read_at_once(stack: ExitStack) -> None:
-    drafting = Model(k=3, tells="record", together=Barrier(200))
+    drafting = Model(k=3, reports="record", together=Barrier(200))
     spec = spec_of(stack, drafting, batch=200, max_new_tokens=4)
     engine = choose.backend_for([spec])
     traces = engine.prepare(spec, 9)([engine.encode("once upon")] * 200, list(range(200)))
@@ -473,7 +473,7 @@ def ran(stack: ExitStack, command: Command, data: str) -> Command:
 
 
 def test_a_run_over_two_servers(ran: Command) -> None:
-    found = ran(Model(k=3, tells="positions"), "--k", 3, "--warmup", 1, "--concurrency", "1,2", plain=Model())
+    found = ran(Model(k=3, reports="positions"), "--k", 3, "--warmup", 1, "--concurrency", "1,2", plain=Model())
     assert found.code == 0, found.err
     assert "by requests in flight, speculation " in found.out
     for row in found.table():

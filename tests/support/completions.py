@@ -19,8 +19,8 @@ Fault = Literal["429", "500", "stall", "garbage", "death", "short", "error", "no
 class Model:
     """What is served, and how it drafts: K tokens a round, of which so many are accepted, round after round.
 
-    tells: what it says of that; pieces: whether a round comes as one piece, or every token by itself. fault: what goes
-    wrong with completions from the `after`-th on. together: nothing is answered before so many are in flight.
+    reports: what it says of that; pieces: whether a round comes as one piece, or every token by itself. fault: what
+    goes wrong with completions from the `after`-th on. together: nothing is answered before so many are in flight.
     raw: the bytes that are sent instead of an answer, by path, piece by piece. says: more of the last event. owner: the
     engine, as it names itself. refuses: a field of requests that, unless it is 0, is answered with 400 and `refusal`.
     reasons: the first round of a chat is reasoning.
@@ -33,7 +33,7 @@ class Model:
     reasons: bool = False
     k: int = 0
     accepted: Sequence[int] = (2, 0, 1)
-    tells: Literal["counters", "positions", "timings", "record", ""] = ""
+    reports: Literal["counters", "positions", "timings", "record", ""] = ""
     pieces: bool = True
     fault: Fault = ""
     after: int = 1
@@ -65,7 +65,7 @@ class Model:
         return found
 
     def metrics(self) -> str:
-        if self.tells not in ("counters", "positions"):
+        if self.reports not in ("counters", "positions"):
             return "process_cpu_seconds_total 3.5\n"
         name = "vllm:spec_decode_num_"
         totals = {
@@ -74,7 +74,7 @@ class Model:
             "accepted_tokens": sum(self.drafts),
         }
         lines = [f'{name}{key}_total{{model_name="{self.name}"}} {value}.0' for key, value in totals.items()]
-        if self.tells == "positions":
+        if self.reports == "positions":
             places = [sum(one > place for one in self.drafts) for place in range(self.k)]
             lines += [f'{name}accepted_tokens_per_pos_total{{position="{i}"}} {n}.0' for i, n in enumerate(places)]
         return "\n".join(lines) + "\n"
@@ -169,8 +169,8 @@ class Handler(BaseHTTPRequestHandler):
         usage = {} if fault == "no usage" else {"usage": {"completion_tokens": new}}
         accepted = sum(size - 1 for size in sizes[1:])
         timings = {"draft_n": self.model.k * (len(sizes) - 1), "draft_n_accepted": accepted}
-        more = {"timings": timings} if self.model.tells == "timings" else {}
-        if self.model.tells == "record":
+        more = {"timings": timings} if self.model.reports == "timings" else {}
+        if self.model.reports == "record":
             found = [sum(size - 1 == j for size in sizes[1:]) for j in range(self.model.k + 1)]
             record = {
                 "num_spec_steps": len(sizes) - 1, "num_draft_tokens": timings["draft_n"], "acceptance_histogram": found,
