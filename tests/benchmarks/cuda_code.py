@@ -33,6 +33,7 @@ import transformers as hf
 from torch import Tensor
 from torch.fx import GraphModule
 
+from specbench.decoding import tokens
 from specbench.decoding.decode import begin
 from specbench.decoding.method_files import needs
 from specbench.decoding.methods import build
@@ -110,10 +111,16 @@ def an_h100() -> Iterator[None]:
         patch.setattr(FakeTensorMode, "avoid_device_init", property(lambda mode: True))
         patch.setattr("torch.fx.experimental.proxy_tensor.CONSTANT_NUMEL_LIMIT", 0)  # it would compute these there
         patch.setattr(F, "scaled_dot_product_attention", chosen_attention)
+        patch.setattr(tokens, "sent", made_there)
         for one in vars(_triton).values():
             if hasattr(one, "cache_clear"):
                 one.cache_clear()
         yield
+
+
+def made_there(data: Tensor, device: torch.device) -> Tensor:
+    """In place of data that is sent: its memory cannot be pinned without a driver."""
+    return torch.empty(data.shape, dtype=data.dtype, device=device)
 
 
 def chosen_attention(

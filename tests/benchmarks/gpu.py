@@ -1,15 +1,15 @@
 """Everything that a GPU must show, in one command: the tests that need one, then the tables that decide.
 
     python -m tests.benchmarks.gpu [--pair demo@llama-7b:demo-draft@llama-68m] [--dtype bfloat16] [--minutes 14]
-        [--device auto] [--save results/benchmarks/gpu-NAME.md]
+        [--parts PATTERN] [--device auto] [--save results/benchmarks/gpu-NAME.md]
 
 In this order, each with a time limit of its own and in a process of its own, so that nothing that fails or hangs takes
-the others with it: tokens and counts in captured rounds, the other tests of captured rounds, whole runs on the shipped
-pair and on the pair given, bandwidth, costs over K, compiled rounds, attention by the length of its keys, quantised
-weights, a batch, transformers, and last the tests of all methods and of compiled rounds, which take longest. Tiers are
+the others with it: the tests of captured rounds (in several processes where the processor has the cores), whole runs
+on the shipped pair and on the pair given, bandwidth, costs over K, compiled rounds, attention by the length of its
+keys, quantised weights, a batch, transformers, and last the tests of compiled rounds, which take longest. Tiers are
 named, because `auto` is eager after a capture that fails. What a part prints appears as it comes, and the file is
-written anew every few seconds: cut off at any moment, it says what was found until then. On a CPU (`--device cpu --pair
-demo:demo-draft`) all of it runs, too, to see that it does.
+written anew every few seconds: cut off at any moment, it says what was found until then. On a CPU (`--device cpu
+--pair demo:demo-draft`) all of it runs, too, to see that it does.
 """
 
 import argparse
@@ -41,8 +41,7 @@ LEAST, EVERY = 15.0, 5.0  # seconds: with less left nothing is begun; between tw
 ON_GPU = (("graph", "1,2,3,4,5,6,7,8"), ("eager", "4"), ("compile", "4"))  # tiers and their lookaheads
 QUANTISED = ("int8", "fp8", "int4")
 THEIRS = ("--theirs", "generate,assisted")
-SECOND = "(phases or replay or refilled or attention or memory) and not compile"
-FIRST = "tokens_and_counts and graph and (baseline or chain or tree-top or prompt-lookup)"
+WORKERS = str(max((os.cpu_count() or 1) * 3 // 4, 1))
 RECORDED = (
     "device_name",
     "attention",
@@ -73,6 +72,7 @@ def options() -> argparse.ArgumentParser:
     )
     found.add_argument("--dtype", default="bfloat16", help="(bfloat16)")
     found.add_argument("--minutes", type=float, default=14.0, help="for all of it (14)")
+    found.add_argument("--parts", default="", help="only those whose titles match this regular expression (all)")
     return found
 
 
@@ -90,7 +90,8 @@ def parts(args: argparse.Namespace, device: torch.device, work: Path) -> Iterato
 
     def tests(title: str, seconds: float, chosen: str) -> Part:
         """Cases print their names before they run, and what failed as soon as it does."""
-        words = ["-o", "addopts=", "-v", "--tb=short", "-p", "no:cacheprovider", "-s", "-p", "tests.benchmarks.gpu"]
+        words = ["-o", "addopts=", "-v", "--tb=short", "-p", "no:cacheprovider", "-p", "tests.benchmarks.gpu"]
+        words += ["-n", WORKERS, "--durations", "10"]
         return Part(title, [sys.executable, "-m", "pytest", *words, "tests/cuda", "-m", "cuda", "-k", chosen], seconds)
 
     def command(title: str, seconds: float, tier: str, *words: str, limit: int = 4) -> Part:
@@ -100,8 +101,7 @@ def parts(args: argparse.Namespace, device: torch.device, work: Path) -> Iterato
 
     names = [f"--{key}={name}" for key, name in zip(("target", "draft"), args.pair.split(":"), strict=False) if name]
     large = (*names, "--dtype", args.dtype, "--k", "4", "--acceptance", "0.8")
-    yield tests("Tokens and counts of captured rounds", 120, FIRST)
-    yield tests("Other tests of captured rounds", 90, SECOND)
+    yield tests("Tests of captured rounds", 150, "not compile")
     for tier in tiers.split(","):
         yield command(f"The shipped pair, {tier}", 60, tier)
     for tier in tiers.split(","):
@@ -120,7 +120,6 @@ def parts(args: argparse.Namespace, device: torch.device, work: Path) -> Iterato
     yield command("A batch of eight", 60, fast, *large, "--batch", "8", limit=16)
     yield script("Top-p", 30, "top_p", dtype=False)
     yield script("transformers beside us", 120, "peers", "--pair", args.pair, "--tiers", tiers, *few, *THEIRS)
-    yield tests("Captured rounds of all methods", 300, f"tokens_and_counts and graph and not ({FIRST})")
     yield tests("Tests of compiled rounds", 600, "compile")
 
 
@@ -217,7 +216,7 @@ def main() -> None:
     head = f"# {bench.title}\n\n{now()}, `{shlex.join(['python', '-m', 'tests.benchmarks.gpu', *sys.argv[1:]])}`\n"
     text = f"{head}\n```text\n{versions(bench.device)}\n```\n"
     with TemporaryDirectory() as work:
-        for part in parts(args, bench.device, Path(work)):
+        for part in filter(lambda part: re.search(args.parts, part.title), parts(args, bench.device, Path(work))):
             text += f"\n## {part.title}\n\n"
             text += run(part, end - time.monotonic(), Path(work) / "printed", partial(added, file, text))
             replace_text(file, text)

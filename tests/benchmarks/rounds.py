@@ -18,7 +18,7 @@ import torch
 from torch.autograd import DeviceType
 
 from specbench import Result
-from specbench.backends.native import open_pair
+from specbench.backends.native import Native, open_pair
 from specbench.results.noise import faults, worst
 from specbench.spec import RunSpec
 from tests.benchmarks.harness import Row, Sheet, gridded, prompts_for
@@ -42,7 +42,9 @@ def tables(run: Result) -> list[Sheet]:
     ]
     specs = [cell.spec for cell in run.cells if cell.status == "ok" and cell.spec.device != "cpu"]
     if specs and torch.cuda.is_available():
-        sheets.append(Sheet("Kernels of a round", [kernel_row(*both) for both in zip(specs, rows, strict=True)]))
+        (native := open_pair(specs)).load()
+        found = [kernel_row(native, *both) for both in zip(specs, rows, strict=True)]
+        sheets.append(Sheet("Kernels of a round", found))
     return sheets
 
 
@@ -68,10 +70,8 @@ def cost_row(row: Row) -> Row:
     }  # fmt: skip
 
 
-def kernel_row(spec: RunSpec, row: Row) -> Row:
+def kernel_row(native: Native, spec: RunSpec, row: Row) -> Row:
     """One decode under torch's profiler, next to the round of the run, which had none."""
-    native = open_pair([spec])
-    native.load()
     prompt = prompts_for(native, spec)[0]
     decode: Any = native.prepare(spec, len(prompt.ids))
     decode([prompt.ids], [0])

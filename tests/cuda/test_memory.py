@@ -20,6 +20,7 @@ from tests.support.checkpoints import llama
 from tests.support.tinypair import Pair
 
 PLACES = ("gpu",)
+CONSTANTS = 1 << 16  # bytes of masks and places of trees, which are kept for the next round of the same form
 
 
 def held() -> int:
@@ -44,9 +45,9 @@ def test_arms_that_nothing_needs_any_more_give_their_caches_back(pair: Pair, dev
         traces(native, one)
         before = held()
         traces(native, other)
-        assert held() > before
+        assert held() > before + CONSTANTS
         native.keep([one])
-        assert held() <= before
+        assert held() <= before + CONSTANTS
 
 
 def test_memory_that_runs_out_in_a_capture_is_said_to_have(pair: Pair, device: torch.device) -> None:
@@ -87,7 +88,7 @@ def test_a_draft_on_the_processor_draws_what_it_draws_on_the_gpu() -> None:
         model.start(context)
         drawn.append(model.sample(context, 3, seeded([0], device)))
     assert drawn[0][0].equal(drawn[1][0])
-    torch.testing.assert_close(drawn[0][1], drawn[1][1], rtol=0, atol=1e-10)
+    torch.testing.assert_close(drawn[0][1], drawn[1][1], rtol=0, atol=1e-8)  # angles are float32
 
 
 def test_a_gpu_at_work_says_how_fast_it_is(device: torch.device) -> None:

@@ -5,6 +5,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ WARM = 3  # calls before the capture, in which libraries allocate workspaces and
 @dataclass
 class Shared:
     """The resources shared by the captures of one tier: a memory pool, so that they must not run at the same time,
-    and a stream, as each stream has workspaces (32 MiB of cuBLAS alone on some GPUs) that are never freed."""
+    and the stream of all captures of the device."""
 
     device: torch.device
     pool: Any = field(init=False, repr=False)
@@ -27,7 +28,7 @@ class Shared:
 
     def __post_init__(self) -> None:
         self.pool = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self.stream = stream_of(self.device)
 
     def warm(self, work: Callable[[], object]) -> None:
         """Call a function a few times on the stream, as a capture requires."""
@@ -57,6 +58,12 @@ class Shared:
         with torch.cuda.stream(self.stream):
             yield
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
+
+
+@cache
+def stream_of(device: torch.device) -> torch.cuda.Stream:
+    """One stream per device: each has workspaces (32 MiB of cuBLAS alone on an H100) that are never freed."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
