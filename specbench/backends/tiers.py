@@ -111,19 +111,18 @@ class Tier:
         return self._compiled(play) if self.name == "compile" else play
 
     def _compiled(self, function: Any, frozen: bool = True) -> Any:
-        """Compile a function. On a CPU by regions: compiling repeated code takes longest there, and calls are cheap."""
+        """Compile a function by regions, equal ones once. Calls are cheap on a CPU and cost nothing in a capture."""
+        frozen = frozen and not self._graphs  # weights are arguments on a GPU: there a layout gains nothing
 
         def whole(function: Any) -> Any:
             return Compiled(function, self.device, frozen=frozen)
 
-        if self._graphs:
-            return whole(function)
         if self._regions is None:
             self._regions = {froze: Regions(Store(settings(self.device, froze))) for froze in (True, False)}
         return Regional(function, self._regions[frozen], whole, frozen, self._uncut)
 
     def _uncut(self, reason: str) -> None:
-        if self.not_whole:
+        if self.not_whole and not self._graphs:
             raise UncutError(f"only as a whole, {self.not_whole}; {reason}")
         self.remarks |= {f"compiled as a whole, which takes longer ({reason})": None}
 

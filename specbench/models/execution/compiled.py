@@ -20,9 +20,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Name = Literal["eager", "graph", "compile"]
 
+# inductor 2.11 makes `zeros(...).scatter(1)` of floats whole numbers, which other regions would read as floats
+EXACT = {"optimize_scatter_upon_const_tensor": False}
 # inductor on a CPU: weights as constants, packed for its own matrix kernels. oneDNN's kernels are excluded: autotuning
 # uses a few short calls, so that noise decides, and a wrong choice costs a small model three times its pass.
 ON_CPU: dict[str, Any] = {
+    **EXACT,
     "freezing": True,
     "max_autotune": True,
     "max_autotune_gemm_backends": "CPP",
@@ -30,7 +33,14 @@ ON_CPU: dict[str, Any] = {
 }
 # on a GPU inside our own capture: a mode with its own graphs would overwrite results between replays; only
 # coordinate_descent_tuning makes the product of one row a reduction that is tuned to the memory's bandwidth
-ON_CUDA: dict[str, Any] = {"max_autotune": True, "coordinate_descent_tuning": True, "triton.cudagraphs": False}
+ON_CUDA: dict[str, Any] = {
+    **EXACT,
+    "max_autotune": True,
+    "max_autotune_gemm_backends": "ATEN",  # to try Triton's for every shape takes minutes
+    "max_autotune_report_choices_stats": False,
+    "coordinate_descent_tuning": True,
+    "triton.cudagraphs": False,
+}
 FINE, STEP, GROWTH = 2048, 256, 1.25  # captured rounds: end of the even spacing, its step, and the growth factor beyond
 
 EAGER = "Python and its calls are part of every number; --tier auto leaves them out"

@@ -116,6 +116,9 @@ def compiled_with(settings: dict[str, Any], region: Region) -> Code:
     ((code, frozen, about),) = found
     if about.num_mutated_inp_runtime_indices or about.num_outputs_aliased or about.num_intermediate_bases:
         raise UncutError("its outputs share memory")
+    made = [node.meta["val"].dtype for node in frozen.graph.output_node().args[0] if isinstance(node, Node)]
+    if made[len(made) - len(region.outputs) :] != [node.meta["val"].dtype for node in region.outputs]:
+        raise UncutError("its code gives outputs another type")  # other regions would misread them
     constants = {
         **(code.constants or {}),
         **{name: getattr(frozen, at) for name, at in code.frozen_param_names.items()},
@@ -123,8 +126,8 @@ def compiled_with(settings: dict[str, Any], region: Region) -> Code:
     # whole numbers, as arguments of kernels may be
     whole = {} if weights else {n: one for n, one in constants.items() if one.dtype == torch.int64 and not one.dim()}
     numbers = {name: int(one) for name, one in whole.items()}
-    made = {name: layout(tensor, weights) for name, tensor in constants.items() if name not in numbers}
-    return Code(code.source_code, made, numbers)
+    layouts_of = {name: layout(tensor, weights) for name, tensor in constants.items() if name not in numbers}
+    return Code(code.source_code, layouts_of, numbers)
 
 
 def made_up(weight: Tensor, random: torch.Generator) -> Tensor:
@@ -167,7 +170,7 @@ def layouts(constant: Tensor, weights: Sequence[Tensor]) -> Iterator[Layout]:
 # --- store ------------------------------------------------------------------------------------------------------------
 # Code of regions on disk, by its operations and machine, with inductor's machine code.
 
-FORMAT = 4  # of the files; increase it when `few_rows` or code outside the settings changes
+FORMAT = 5  # of the files; increase it when `few_rows` or code outside the settings changes
 MACHINE_CODE = "TORCHINDUCTOR_CACHE_DIR"
 
 
@@ -200,7 +203,7 @@ class Store:
     @property
     def _where(self) -> str:
         """The dependencies of code besides its operations."""
-        machine = [torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), capabilities()]
+        machine = [torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), capabilities(), gpus()]
         about = [FORMAT, torch.__version__, machine, dict(self.settings), by_few_rows()]
         return json.dumps(about, default=str)
 
@@ -211,6 +214,11 @@ class Store:
             replace_text(file, json.dumps(asdict(code)), ALONE_FILE)
             tidy(self.folder)
         return code
+
+
+def gpus() -> list[str]:
+    """Their names, for which kernels are tuned."""
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
 
 
 def read(file: Path) -> Code | None:
@@ -251,10 +259,16 @@ class Regions:
 
     codes: Codes
     _constants: WeakValueDictionary[Any, Tensor] = field(default_factory=WeakValueDictionary, init=False, repr=False)
+    _loaded: dict[str, Call] = field(default_factory=dict, init=False, repr=False)  # code without weights, by key
 
     def call(self, region: Region) -> Call:
         """A region with its weights. Raises UncutError."""
-        return self.codes.code(region).load(lambda layout: self._constant(layout, region.weights))
+        code = self.codes.code(region)
+        if region.weights:
+            return code.load(lambda layout: self._constant(layout, region.weights))
+        if region.key not in self._loaded:
+            self._loaded[region.key] = code.load(lambda layout: layout.made(()))
+        return self._loaded[region.key]
 
     def _constant(self, layout: Layout, weights: Sequence[Tensor]) -> Tensor:
         # as long as the constant exists, so does a program with the weights: no other tensor has their ids

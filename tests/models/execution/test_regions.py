@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from specbench.decoding.timing import WallClock
+from specbench.decoding.types import point_mass
 from specbench.models.execution import compile_cache, region_code
 from specbench.models.execution.compiled import by_few_rows, settings
-from specbench.models.execution.region_code import Code, Layout, Regional, Regions, Store, layout
+from specbench.models.execution.region_code import Code, Layout, Regional, Regions, Store, compiled, layout
 from specbench.models.execution.regions import Region, UncutError, cut, trace
 from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.frontdoor import Command
@@ -258,6 +259,17 @@ def test_code_of_an_earlier_process_serves_other_weights(dtype: torch.dtype, tmp
     assert counts == [3, 0]
 
 
+@NEEDS_COMPILER
+def test_code_that_gives_another_type_is_refused() -> None:
+    (step,) = cut(trace(lambda ids: point_mass(ids, 24, torch.float32), ids())).steps
+    assert isinstance(step, Region)
+    assert compiled(step, settings(CPU)).source
+    (output,) = step.outputs
+    output.meta["val"] = output.meta["val"].long()  # as inductor 2.11 made it
+    with pytest.raises(UncutError, match="another type"):
+        compiled(step, settings(CPU))
+
+
 class Stub:
     """In place of the compiler."""
 
@@ -297,6 +309,7 @@ ELSEWHERE: dict[str, tuple[Any, str, Any, str]] = {
     "the threads": (torch, "get_num_threads", lambda: 77, "torch.get_num_threads()"),
     "the version of torch": (torch, "__version__", "9.9", "torch.__version__"),
     "the processor": (region_code, "capabilities", lambda: {"avx9": True}, "capabilities()"),
+    "the GPUs": (region_code, "gpus", lambda: ["NVIDIA H100"], "gpus()"),
     "the products of few rows": (region_code, "by_few_rows", lambda: not by_few_rows(), "by_few_rows()"),
 }
 
