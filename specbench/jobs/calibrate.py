@@ -118,7 +118,7 @@ def print_found(rows: list[dict[str, Any]], notes: Sequence[str], output: Output
 # --- forecast ---------------------------------------------------------------------------------------------------------
 # The body of `specbench predict --hardware`: costs of a pair from constants of a GPU, or from a few measured layers.
 
-GPU = "calculated from constants and shapes; never compared with a real {}"
+GPU = "calculated from constants and shapes; {}"
 CPU = "extrapolated from layers measured on this machine ({})"
 REPEAT = 7
 WIDTHS = (1, 2, 3, 5, 9, 17, 33)  # of the passes measured here, as far as they are needed; others are interpolated
@@ -149,7 +149,8 @@ def calculated_for(gpu: str, cells: Sequence[RunSpec], k: int) -> tuple[str, lis
         unmasked, masked = (1000 * engine.attention(sizes[0], context, masked=m) for m in (False, True))
         about = {"tier": engine.tier, "batch": spec.batch, "attention_ms": masked, "attention_unmasked_ms": unmasked}
         levels.append((about, calculated(engine, *sizes, context, k)))
-    return GPU.format(engines[0].gpu.title), levels
+    gpu = engines[0].gpu
+    return GPU.format(gpu.compared or f"never compared with a real {gpu.title}"), levels
 
 
 def tier_on_gpu(spec: RunSpec) -> str:

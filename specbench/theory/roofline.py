@@ -34,9 +34,10 @@ class _Entry(BaseModel):
 
 
 class Gpu(_Entry):
-    """A GPU and the host that launches its kernels; units in the file."""
+    """A GPU and the host that launches its kernels; units in the file. compared: how far predictions were from it."""
 
     title: str
+    compared: str = ""
     bandwidth: Constant
     products: Constant
     peak: Constant
