@@ -16,7 +16,8 @@ DRAFT = Reads(2, 2 * (4 * 768**2 + 3 * 768 * 3072), 32000 * 768, 2 * 2 * 768, 12
 GROUPED = Reads(32, 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336), 128256 * 4096, 32 * 2 * 1024, 8, 2)
 CONTEXT, K = 512, 4
 
-# An estimate by hand: 13.21 GB at 88 % of 3.0 TB/s, 2.2 µs for a small kernel in a graph, 6 to 9 µs per eager launch.
+# An estimate by hand: 13.21 GB at 88 % of 3.0 TB/s, 2.2 µs for a small kernel in a graph, 6 to 9 µs per eager launch,
+# 35 GB/s of keys and values per thread block, which an H100 does not reach (`MEASURED`).
 # (step ms, draft of 4 ms, c, v, acceptance and host ms, round ms), each from – to as far as it was rounded
 BY_HAND = {
     "eager": ((10, 13), (3.5, 4.5), (0.08, 0.09), (1.015, 1.03), (1, 1.3), (16, 18)),
@@ -31,8 +32,32 @@ SPEEDUPS = {  # at α 0.55 and 0.8: the speedup, and tokens per second
 LAUNCHES = {"graph": (1405, 2030), "compile": (350, 500)}
 
 
-def terms(tier: str) -> tuple[float, ...]:
+# results/benchmarks/gpu-h100.md: a mean context of about 256, K = 4, tier graph
+MEASURED = {"step": 8.22e-3, "c": 0.0393, "v": 1.062, "draft": 1.291e-3, "verify": 8.653e-3}
+
+
+def by_hand(tier: str) -> Engine:
     engine = Engine.of("h100", tier)
+    return replace(engine, gpu=engine.gpu.model_copy(update={"block": Constant(35, "assumed")}))
+
+
+def test_the_prediction_is_within_a_twentieth_of_what_an_h100_showed() -> None:
+    engine, context = Engine.of("h100", "graph"), 256
+    step, token = engine.step(TARGET, context), engine.draft(DRAFT, context)
+    verify = engine.verify(TARGET, context, K + 1)
+    found = {"step": step, "c": token / step, "v": verify / engine.alone(TARGET, context)}
+    assert found | {"draft": K * token, "verify": verify} == pytest.approx(MEASURED, rel=0.08)
+    assert step == pytest.approx(MEASURED["step"], rel=0.05)
+
+
+def test_attention_under_a_mask_takes_what_an_h100_took() -> None:
+    """0.833 ms for 16,384 keys of 32 heads of width 128, of which the launch is 0.08."""
+    layer = Reads(1, 1, 1, 2 * 4096, 32, 2)
+    assert Engine.of("h100", "graph").attention(layer, 16384, masked=True) == pytest.approx(0.755e-3, rel=0.1)
+
+
+def terms(tier: str) -> tuple[float, ...]:
+    engine = by_hand(tier)
     step, token = engine.step(TARGET, CONTEXT), engine.draft(DRAFT, CONTEXT)
     verify, rest = engine.verify(TARGET, CONTEXT, K + 1), engine.rest()
     v = verify / engine.alone(TARGET, CONTEXT)
@@ -74,14 +99,14 @@ def test_a_step_and_a_round_launch_as_many_kernels_as_were_counted(tier: str) ->
 def test_attention_under_a_mask_is_read_by_one_block_per_key_head(
     net: Reads, keys: int, bandwidth: float, masked: tuple[float, float]
 ) -> None:
-    engine, digits = Engine.of("h100", "graph"), 2 if bandwidth < 0.1 else 1
+    engine, digits = by_hand("graph"), 2 if bandwidth < 0.1 else 1
     assert round(1000 * engine.attention(net, keys, masked=False), digits) == bandwidth
     assert masked[0] <= 1000 * engine.attention(net, keys, masked=True) <= masked[1]
 
 
 @pytest.mark.parametrize(("kind", "milliseconds"), [("int8", 14), ("fp8", 49), ("int4", 5)])
 def test_weights_that_are_cast_in_every_pass_cost_the_cast(kind: str, milliseconds: float) -> None:
-    engine = Engine.of("h100", "graph")
+    engine = by_hand("graph")
     assert 1000 * engine.step(replace(TARGET, quantised=kind), CONTEXT) == pytest.approx(milliseconds, rel=0.06)
     whole, fused = (Engine.of("h100", "compile").read(replace(TARGET, quantised=q)) for q in (None, "int8"))
     assert fused == pytest.approx(whole / 2, rel=0.03)
@@ -139,7 +164,7 @@ def test_a_captured_pass_is_never_slower_than_an_eager_one_with_the_same_mask() 
 def test_every_number_has_a_source() -> None:
     table = shipped()
     found = [getattr(one, name) for one in (*table.gpus.values(), *table.launches.values())
-             for name in type(one).model_fields if name != "title"]  # fmt: skip
+             for name in type(one).model_fields if name not in ("title", "compared")]  # fmt: skip
     found += [one for kinds in table.weights.values() for one in kinds.values()]
     assert len(found) > 60
     assert all(one.value > 0 and one.source for one in found)
