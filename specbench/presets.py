@@ -7,6 +7,7 @@ number of `drafts` (vllm:spec_decode_num_accepted_tokens_per_pos, ..._num_drafts
 
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -67,6 +68,24 @@ class Profile:
         joint = [round(chance, DIGITS) for chance in accumulate(self.conditional, mul)]
         content = {"source": {"text": self.source, **about}, "conditional": list(self.conditional), "joint": joint}
         return json.dumps(content, indent=2) + "\n"
+
+    @property
+    def forced(self) -> dict[str, str]:
+        """What makes each engine accept as much, by its name: options, or environment variables, which come first.
+
+        vLLM and llama.cpp take every position, the others the mean alone: AL, or AL − 1 without the bonus token.
+        """
+        joint = [round(chance, DIGITS) for chance in accumulate(self.conditional, mul)]
+        accepted, k = round(sum(joint), 4), len(joint)
+        synthetic = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": joint}
+        return {
+            "vllm": "--speculative-config " + shlex.quote(json.dumps({"num_speculative_tokens": k} | synthetic)),
+            "sglang": f"SGLANG_SIMULATE_ACC_LEN={1 + accepted:g} SGLANG_SIMULATE_ACC_METHOD=match-expected",
+            "llama-server": "--spec-synth-rates " + ",".join(f"{chance:g}" for chance in joint),
+            "trtllm": f"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS={accepted:g}",
+            "atom": f"--spec-decode-acceptance-length {1 + accepted:g}",
+            "aiconfigurator": f"--nextn {k} --nextn-accepted {accepted:g}",
+        }
 
 
 def read_profile(path: Path) -> Profile:

@@ -1,6 +1,7 @@
 """Acceptance profiles: both meanings of acceptance, what no profile is, and the way of one through a run and back."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ from specbench.judge.predictions import is_name_of, profile_of_run
 from specbench.measure.grid import cells
 from specbench.presets import profile_of, read_profile
 from specbench.show.text import caveats
+from specbench.theory.formulas import expected_tokens_by_position
 from specbench.wording import Row
+from tests.support.frontdoor import Command
+
+RUN = Path(__file__).parent.parent / "results" / "demo"
 
 
 @pytest.mark.parametrize(
@@ -51,6 +56,70 @@ def test_what_is_no_profile_is_refused_in_one_line(content: Any, said: str, tmp_
         read_profile(file)
     assert "\n" not in str(error.value)
     assert str(file) in str(error.value)
+
+
+@pytest.mark.parametrize(("length", "k"), [(1.0, 3), (2.34, 3), (3.24, 5), (6.0, 5), (1.5, 1)])
+@pytest.mark.parametrize("shape", ["", "@geometric", "@min-variance"])
+def test_rounds_emit_as_many_tokens_as_an_acceptance_length_says(length: float, k: int, shape: str) -> None:
+    (cell,) = cells({"k": k, "acceptance": f"al:{length}{shape}"})
+    assert cell.acceptance is not None
+    assert len(cell.acceptance) == k
+    assert expected_tokens_by_position(cell.acceptance) == pytest.approx(length, abs=1e-5)
+    assert (len(set(cell.acceptance)) == 1) or shape == "@min-variance"
+    kind = shape.removeprefix("@") or "geometric"
+    assert cell.acceptance_source == f"AL {length:g} at K = {k}, {kind}"
+
+
+def test_the_least_variance_accepts_whole_tokens_for_certain() -> None:
+    (cell,) = cells({"k": 4, "acceptance": "al:3.25@min-variance"})
+    assert cell.acceptance == (1, 1, 0.25, 0)
+
+
+def test_every_lookahead_has_rates_of_its_own_and_a_baseline_none() -> None:
+    found = cells({"k": [2, 4], "method": ["chain", "baseline"], "acceptance": "al:2.5"})
+    assert sorted(len(cell.acceptance or ()) for cell in found) == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"k": 2, "acceptance": "al:3.5"}, "emits 1 to 3 tokens on average"),
+        ({"k": 2, "acceptance": "al:0.5"}, "emits 1 to 3 tokens on average"),
+        ({"k": 2, "acceptance": "al:two"}, "write an acceptance length as"),
+        ({"k": 2, "acceptance": "al:2@normal"}, "write an acceptance length as"),
+        ({"k": "auto", "acceptance": "al:2"}, "needs one K"),
+    ],
+)
+def test_a_length_that_rounds_cannot_have_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        cells(settings)
+
+
+def test_every_engine_is_made_to_accept_as_much() -> None:
+    found = profile_of({"joint": [0.78, 0.56, 0.38], "source": "x"}).forced
+    (option, config) = shlex.split(found["vllm"])
+    assert option == "--speculative-config"
+    assert json.loads(config) == {
+        "num_speculative_tokens": 3,
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_rates": pytest.approx([0.78, 0.56, 0.38], abs=1e-5),
+    }
+    assert found["sglang"] == "SGLANG_SIMULATE_ACC_LEN=2.72 SGLANG_SIMULATE_ACC_METHOD=match-expected"
+    assert found["llama-server"] == "--spec-synth-rates 0.78,0.56,0.38"
+    assert found["trtllm"] == "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS=1.72"
+    assert found["atom"] == "--spec-decode-acceptance-length 2.72"
+    assert found["aiconfigurator"] == "--nextn 3 --nextn-accepted 1.72"
+
+
+def test_the_options_of_an_engine_are_printed_for_a_run(command: Command) -> None:
+    found = command("profile", str(RUN), "--cell", "K2", "--engine", "llama-server")
+    assert found.code == 0, found.err
+    rates = [float(rate) for rate in found.out.removeprefix("--spec-synth-rates ").split(",")]
+    assert len(rates) == 2
+    assert 1 > rates[0] > rates[1] > 0
+    wrong = command("profile", str(RUN), "--cell", "K2", "--engine", "ollama")
+    assert wrong.code == 2
+    assert "unknown engine 'ollama': choose one of vllm, sglang" in wrong.err
 
 
 def test_a_position_after_one_that_was_never_accepted_is_never_accepted() -> None:

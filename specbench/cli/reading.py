@@ -233,21 +233,29 @@ ProfiledRun = Annotated[
 ]
 Cell = Annotated[str, typer.Option(help="Which of several cells to use: its key, its method, or its K (K4).")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="JSON file to write. Default: stdout.")]
+ForEngine = Annotated[
+    str,
+    typer.Option(
+        "--engine", help="Print what makes vllm, sglang, llama-server, trtllm, atom or aiconfigurator accept as much."
+    ),
+]
 
 
 @options(...)
-def profile_of(given: Given, run: ProfiledRun, cell: Cell = "", output: Output = None) -> None:
-    """Export the acceptance of a run by position, as the JSON file that --acceptance takes, with its source.
+def profile_of(given: Given, run: ProfiledRun, cell: Cell = "", output: Output = None, engine: ForEngine = "") -> None:
+    """Export the acceptance of a run by position: as the JSON file that --acceptance takes, or as an engine's options.
 
     Examples:
 
     specbench profile latest --output profile.json
 
     specbench run --acceptance profile.json
+
+    specbench profile latest --engine vllm
     """
     from specbench.jobs import reading
 
-    reading.start_profile(found_run(run), cell, output)
+    reading.start_profile(found_run(run), cell, output, engine)
 
 
 DEFAULT_KS = "1-12"

@@ -149,8 +149,8 @@ def calculated_for(gpu: str, cells: Sequence[RunSpec], k: int) -> tuple[str, lis
         unmasked, masked = (1000 * engine.attention(sizes[0], context, masked=m) for m in (False, True))
         about = {"tier": engine.tier, "batch": spec.batch, "attention_ms": masked, "attention_unmasked_ms": unmasked}
         levels.append((about, calculated(engine, *sizes, context, k)))
-    gpu = engines[0].gpu
-    return GPU.format(gpu.compared or f"never compared with a real {gpu.title}"), levels
+    known = engines[0].gpu
+    return GPU.format(known.compared or f"never compared with a real {known.title}"), levels
 
 
 def tier_on_gpu(spec: RunSpec) -> str:

@@ -301,12 +301,17 @@ def several(words: Any) -> str:
 PROFILE_NEEDS = ("status", "target", "dataset", "method", "k")
 
 
-def start_profile(run: Path, cell: str, output: Path | None) -> None:
-    """Write or print the profile of a cell of the run."""
+def start_profile(run: Path, cell: str, output: Path | None, engine: str = "") -> None:
+    """Write or print the profile of a cell of the run, or print what makes an engine accept as much."""
     (read,) = read_given([run])
     rows = [row for _, row in rows_with(read, PROFILE_NEEDS)]
     tell([read])
     found, about = profile_of_run(rows, cell)
+    if engine:
+        if engine not in found.forced:
+            raise UsageError(f"unknown engine {clean(engine, 60)!r}: choose one of {', '.join(found.forced)}")
+        typer.echo(found.forced[engine])
+        return
     if output is None:
         typer.echo(found.text(**about), nl=False)
         return

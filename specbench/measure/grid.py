@@ -1,6 +1,7 @@
 """From settings to cells: a list for a single-value option is an axis, and every combination is a cell."""
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -13,9 +14,10 @@ from specbench.data import sources
 from specbench.decoding.method_files import SYNONYMS, needs, read_method
 from specbench.errors import UsageError
 from specbench.models.checkpoints import names
-from specbench.presets import read_profile
+from specbench.presets import DIGITS, read_profile
 from specbench.settings import declared, part
 from specbench.spec import BASELINE, CHOOSING, USUAL, RunSpec, methods_of, parsed
+from specbench.theory.optimum import alpha_from_tokens
 from specbench.wording import clean, grouped, near, redact
 
 DEFAULT_DATASETS = ("code",)  # the shipped articles make a small model repeat itself
@@ -24,6 +26,7 @@ AUTO = "auto"
 UNDER_WAY = 32  # default limit on concurrent requests with arrival times
 AUTO_CEILING = 12  # default ceiling of an adaptive lookahead, in tokens
 MOST_CELLS = 10_000  # default limit; checking and laying out this many takes a minute
+LENGTH = re.compile(r"al:(\d+(?:\.\d+)?)(?:@(geometric|min-variance))?")  # an acceptance length, and how rounds vary
 PAIR = tuple(setting.name for setting in part("loading", RunSpec))
 
 
@@ -85,6 +88,8 @@ def pair_of(pair: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
 def cell(chosen: Mapping[str, Any]) -> RunSpec:
     """One cell. K may be the word auto; a method without a draft has no lookahead and no acceptance."""
     chosen = dict(chosen)
+    if isinstance(length := chosen.get("acceptance"), str) and length.startswith("al:"):
+        return of_length(cell(chosen | {"acceptance": None}), length)
     if (method := chosen.get("method")) in SYNONYMS:
         chosen["method"] = SYNONYMS[method]
     if isinstance(data := chosen.get("dataset"), str):
@@ -127,6 +132,30 @@ def cell(chosen: Mapping[str, Any]) -> RunSpec:
     if "k" not in chosen and first.schedule != "constant":
         chosen["k"] = AUTO_CEILING
     return RunSpec(**{**usual, **chosen})
+
+
+def of_length(spec: RunSpec, text: str) -> RunSpec:
+    """The cell with rates with which its rounds emit so many tokens on average: "al:3.24" or "al:3.24@min-variance".
+
+    geometric (default): one rate at every position, as llama.cpp's --spec-synth-len. min-variance: ⌊AL⌋ − 1 drafts are
+    always accepted, the next one with the rest, as vLLM's synthetic_acceptance_length. UsageError for another text, for
+    a length that K cannot have, and where K varies.
+    """
+    if spec.method == BASELINE:
+        return spec
+    if (found := LENGTH.fullmatch(text)) is None:
+        wrong = "write an acceptance length as al:3.24, al:3.24@geometric or al:3.24@min-variance"
+    elif spec.method == CHOOSING or spec.schedule != "constant":
+        wrong = "an acceptance length needs one K: give --k a number"
+    elif not 1 <= (length := float(found[1])) <= spec.k + 1:
+        wrong = f"with K = {spec.k} a round emits 1 to {spec.k + 1} tokens on average: choose a length there"
+    else:
+        shape, k = found[2] or "geometric", spec.k
+        certain = [min(max(length - 1 - position, 0.0), 1.0) for position in range(k)]
+        chances = [alpha_from_tokens(length, k)] * k if shape == "geometric" else certain
+        rates = tuple(round(chance, DIGITS) for chance in chances)
+        return spec.with_(acceptance=rates, acceptance_source=f"AL {length:g} at K = {k}, {shape}")
+    raise UsageError(f"--acceptance {text[:60]!r}: {wrong}")
 
 
 def passed_k(spec: RunSpec, given: object) -> object:
@@ -194,7 +223,7 @@ def rates(given: Any) -> tuple[float, ...] | None:
     if not found or not all(0 <= rate <= 1 for rate in found):
         raise UsageError(
             f"--acceptance {str(given)[:60]!r}: write a rate from 0 to 1 (0.8), one per position "
-            "(0.8,0.7,0.6), or the file of a profile (.json)"
+            "(0.8,0.7,0.6), a mean length (al:3.2), or the file of a profile (.json)"
         )
     return found
 
