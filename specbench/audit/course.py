@@ -59,6 +59,7 @@ class Course:
     known: dict[str, Any] = field(default_factory=dict)
     keep: Callable[[Mapping[str, Any]], None] = lambda entry: None
     watch: Callable[[str], None] = lambda name: None
+    part: str = ""  # the cell that is tried now
     lock: Lock = field(default_factory=Lock)
 
     def trials(self) -> Iterator[tuple[Cell, list[Trial]]]:
@@ -86,6 +87,7 @@ class Course:
     def cell(self, cell: Cell, start: int = 0) -> list[Trial]:
         """The trials of a cell, as many as the bounds allow."""
         found: list[Trial] = []
+        self.part = cell.name
         self.watch(cell.name)
         try:
             for number in range(cell.passes):

@@ -21,6 +21,7 @@ from specbench.audit.statistics import (
     step_of,
     too_few,
 )
+from specbench.errors import ServerError
 from specbench.judge.significance import FALSE_ALARM, holm
 
 NEVER = 0.02  # share of accepted drafts below which a draft counts as never accepted
@@ -116,7 +117,10 @@ def reported(course: Course, found: Sequence[Found], floors: Floors) -> list[Fin
     first = next((one for _, trials in found for one in answered(trials) if one.audited.ids), None)
     if first is None or not course.baseline.scores:
         return []
-    said = course.decoded(first.ask.prompt, first.ask.new, ARMS[1])
+    try:
+        said = course.decoded(first.ask.prompt, first.ask.new, ARMS[1])
+    except ServerError:  # the audited server was lost: what it answered before is judged all the same
+        return []
     known = course.score(first.ask.prompt, [one.token for one in said])
     wrong = [at for at, (one, other) in enumerate(zip(said, known, strict=True)) if apart(one, other) > floors.limit]
     if not wrong:

@@ -39,6 +39,8 @@ USUAL = {"dataset": "code", "limit": 32}
 LONGEST = 1024  # tokens of a prompt
 ROOM = 160  # tokens of an answer, at most
 
+TIMED_OUT, INTERRUPTED = "its time was over", "interrupted"  # why an audit ended early, besides a lost server
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -82,7 +84,7 @@ def audit_of(
             made = judged(course, found, left, began, settings, time.monotonic() - clock)
         except (ServerError, KeyboardInterrupt) as error:
             raise ServerError(
-                f"{error or 'interrupted'}; continue with specbench audit --resume {place} "
+                f"{error or INTERRUPTED}; continue with specbench audit --resume {place} "
                 "and the same --url and --baseline-url"
             ) from None
         write(place, made, course)
@@ -183,11 +185,11 @@ def answers(course: Course) -> tuple[list[tuple[Cell, list[Trial]]], str]:
     try:
         found.extend(course.trials())
     except ServerError as error:
-        return found, str(error)
+        return found, f"{error}, in the part {course.part}"
     except KeyboardInterrupt:
-        return found, "interrupted"
+        return found, INTERRUPTED
     short = found and len(found[-1][1]) < len(found[-1][0].asks) * found[-1][0].passes
-    return found, "its time was over" if short else ""
+    return found, TIMED_OUT if short else ""
 
 
 def judged(
@@ -224,10 +226,14 @@ def show(made: Audit, place: Path, output: Output, err: Console) -> None:
         draw(screen(), table(made).drawn())
         say(screen(), [*headline(made), *sentences(made)])
     say(err, [f"certificate: {place / certificate.PAGE}"])
-    if made.left and made.left != "its time was over":
-        say(err, [f"continue with specbench audit --resume {place} and the same --url and --baseline-url"])
+    more = f"continue with specbench audit --resume {place} and the same --url and --baseline-url"
+    lost = made.left not in ("", TIMED_OUT, INTERRUPTED)
+    if made.left == INTERRUPTED or (lost and made.faults):
+        say(err, [more])
     if made.faults:
         first = made.faults[0]
         shown = f" (requests that show it: {place}/fault-1.sh)" if first.trial else ""
         many = f"{len(made.faults)} faults, the first" if len(made.faults) > 1 else "a fault"
         raise NotLosslessError(f"{many}: {first.cell}: {clean(first.detail, 300)}{shown}")
+    if lost:
+        raise ServerError(f"{made.left}; {more}")

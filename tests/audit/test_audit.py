@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from specbench.audit.certificate import LOSSLESS, LOSSY, NUMERIC, OPEN, Audit, audit_json, page, sentences
 from specbench.audit.course import Bounds
 from specbench.audit.probes import Ask, Reply, ServerProbe
-from specbench.errors import ServerError
+from specbench.errors import NotLosslessError, ServerError
+from specbench.jobs.audit import answers, judged, show
+from specbench.jobs.output import Output
 from tests.support.direct import Direct, audited, course
 from tests.support.faulty_server import NAME, Server, serving
 from tests.support.frontdoor import Command
@@ -162,6 +165,26 @@ def test_a_lost_server_ends_the_audit_and_keeps_its_answers() -> None:
     with pytest.raises(ServerError, match="connection was lost"):
         list(one.trials())
     assert len(kept) > 20
+
+
+def test_a_server_that_dies_leaves_a_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for fault, error, said in ((None, ServerError, "--resume"), ("padded-rows", NotLosslessError, "fault")):
+        one, calls = course(fault, share=0.1), iter(range(1 << 20))
+
+        def dying(path: str, body: Any, one: Any = one, calls: Any = calls) -> tuple[int, Any]:
+            if next(calls) > 30:
+                raise ServerError("http://toy: the connection was lost")
+            return Direct.post(one.audited.client, path, body)
+
+        one.audited.client.post = dying  # type: ignore[attr-defined]
+        found, left = answers(one)
+        made = judged(one, found, left, "2026", {}, 1.0)
+        assert made.requests > 0
+        with pytest.raises(error, match=said):
+            show(made, tmp_path, Output(), Console(stderr=True))
+        shown = capsys.readouterr()
+        assert "the audit ended early: http://toy: the connection was lost, in the part " in " ".join(shown.out.split())
+        assert ("--resume" in shown.err) == (fault is not None)
 
 
 # --- the certificate --------------------------------------------------------------------------------------------------
