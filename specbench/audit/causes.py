@@ -165,4 +165,5 @@ SINGLE = {
     "no draft": "speculation is off, or finds nothing to draft",
     "log-probabilities": "those of drafted tokens are not computed",
     "usage": "accepted tokens are counted twice",
+    "server error": "verification fails with these sampling fields, or ends the engine",
 }

@@ -32,7 +32,7 @@ FEW = 24  # tokens of it
 
 SAMPLED, SEEDS, FORM = "another distribution", "equal samples", "form"
 PROMPT, AFTER = "another prompt", "text after its end"
-UNJUDGED = "not judged"
+UNJUDGED, FAILS = "not judged", "server error"
 NO_DRAFT, REJECTED, WORSE, LOGPROBS = "no draft", "drafts are not accepted", "acceptance falls", "log-probabilities"
 
 
@@ -62,6 +62,10 @@ def refusals(cell: Cell, trials: Sequence[Trial]) -> list[Finding]:
     if not reasons:
         return []
     (arm, reason), many = reasons.most_common(1)[0]
+    failed = [one for one in trials if one.audited.refused.startswith("500") and not one.baseline.refused]
+    if failed:
+        detail = f"the audited server answered {failed[0].audited.refused}, and the baseline answered the request"
+        return [Finding(cell.name, "report", FAILS, detail, len(failed), len(trials), None, failed[0])]
     return [Finding(cell.name, "not tried", "refused", f"the {arm} answered {reason}", many, len(trials))]
 
 

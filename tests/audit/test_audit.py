@@ -167,6 +167,22 @@ def test_a_lost_server_ends_the_audit_and_keeps_its_answers() -> None:
     assert len(kept) > 20
 
 
+def test_requests_that_only_the_audited_server_fails_are_reported() -> None:
+    one = course(share=0.1)
+
+    def failing(path: str, body: Any) -> tuple[int, Any]:
+        if body.get("top_k", 0) > 0:
+            return 500, {"error": {"message": "EngineCore encountered an issue."}}
+        return Direct.post(one.audited.client, path, body)  # type: ignore[attr-defined]
+
+    one.audited.client.post = failing  # type: ignore[attr-defined]
+    made = audited(one)
+    (found,) = [finding for finding in made.findings if finding.what == "server error"]
+    assert (found.kind, found.cell, found.faulty) == ("report", "top-k 10", found.of)
+    assert "500 EngineCore encountered an issue., and the baseline answered" in found.detail
+    assert any("verification fails with these sampling fields" in line for line in sentences(made))
+
+
 def test_a_server_that_dies_leaves_a_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for fault, error, said in ((None, ServerError, "--resume"), ("padded-rows", NotLosslessError, "fault")):
         one, calls = course(fault, share=0.1), iter(range(1 << 20))
