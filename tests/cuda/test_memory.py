@@ -88,7 +88,7 @@ def test_a_draft_on_the_processor_draws_what_it_draws_on_the_gpu() -> None:
         model.start(context)
         drawn.append(model.sample(context, 3, seeded([0], device)))
     assert drawn[0][0].equal(drawn[1][0])
-    torch.testing.assert_close(drawn[0][1], drawn[1][1], rtol=0, atol=1e-8)  # angles are float32
+    torch.testing.assert_close(drawn[0][1], drawn[1][1], rtol=0, atol=1e-8)  # rotary angles are float32 on both
 
 
 def test_a_gpu_at_work_says_how_fast_it_is(device: torch.device) -> None:

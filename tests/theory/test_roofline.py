@@ -32,8 +32,8 @@ SPEEDUPS = {  # at α 0.55 and 0.8: the speedup, and tokens per second
 LAUNCHES = {"graph": (1405, 2030), "compile": (350, 500)}
 
 
-# results/benchmarks/gpu-h100.md: a mean context of about 256, K = 4, tier graph
-MEASURED = {"step": 8.22e-3, "c": 0.0393, "v": 1.062, "draft": 1.291e-3, "verify": 8.653e-3}
+# results/benchmarks/gpu-h100.md: rounds that read 256 slots, K = 4, tier graph
+MEASURED, VERIFY = {"step": 8.22e-3, "c": 0.0393, "v": 1.062, "draft": 1.291e-3}, 8.653e-3
 
 
 def by_hand(tier: str) -> Engine:
@@ -41,13 +41,13 @@ def by_hand(tier: str) -> Engine:
     return replace(engine, gpu=engine.gpu.model_copy(update={"block": Constant(35, "assumed")}))
 
 
-def test_the_prediction_is_within_a_twentieth_of_what_an_h100_showed() -> None:
+def test_the_prediction_is_near_what_an_h100_showed() -> None:
     engine, context = Engine.of("h100", "graph"), 256
     step, token = engine.step(TARGET, context), engine.draft(DRAFT, context)
     verify = engine.verify(TARGET, context, K + 1)
-    found = {"step": step, "c": token / step, "v": verify / engine.alone(TARGET, context)}
-    assert found | {"draft": K * token, "verify": verify} == pytest.approx(MEASURED, rel=0.08)
-    assert step == pytest.approx(MEASURED["step"], rel=0.05)
+    found = {"step": step, "c": token / step, "v": verify / engine.alone(TARGET, context), "draft": K * token}
+    assert found == pytest.approx(MEASURED, rel=0.05)
+    assert verify == pytest.approx(VERIFY, rel=0.075)
 
 
 def test_attention_under_a_mask_takes_what_an_h100_took() -> None:
