@@ -154,9 +154,8 @@ class RunSpec(BaseModel):
         "frequent ones (8192, 25%), of a text or of counts (8192:FILE), or those of FILE.",
         of=(*LOADED, "question", "heading"), usual="all", column="draft_vocabulary_resolved", late=True)] = None
     attn_implementation: Annotated[str | None, Setting(
-        "Pair", "precision", "auto (grouped queries without copies, on sdpa), sdpa, eager or flex (auto but for long "
-        "contexts where a GPU compiles).", of=PAIR,
-        usual="auto", late=True)] = None
+        "Pair", "precision", "auto (sdpa without copies of grouped keys, long contexts in parts), sdpa or eager.",
+        of=PAIR, usual="auto", late=True)] = None
     vocabulary: Annotated[Literal["auto", "common", "strings"] | None, Setting(
         "Pair", "precision", "How a draft with another tokenizer drafts: common (tokens that both have), strings "
         "(re-tokenise the draft's text with the target's tokenizer) or auto.", of=PAIR, column="vocabulary_resolved",

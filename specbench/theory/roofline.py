@@ -3,7 +3,8 @@
 A pass takes launches · time of a kernel + bytes of weights ÷ bandwidth + operations ÷ peak + attention. The terms are
 added, not overlapped: SpecDecode-Bench's fit to vLLM on an H100, F + u · tokens, is linear as well. Eager passes take
 at least the host's time for their launches. Keys and values are read at the full bandwidth without a mask; under a
-mask one thread block reads those of a key head. Constants and their sources: configs/hardware.yaml.
+mask one thread block reads those of a key head, or a part of many of them (`models.network.attention`), and parts are
+merged by further kernels. Constants and their sources: configs/hardware.yaml.
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from specbench.wording import near
 FILE = CONFIGS / "hardware.yaml"
 GIGA, TERA, MICRO = 1e9, 1e12, 1e-6
 WIDE = 4  # bytes of a float32
+LONG, PART = 1024, 256  # keys from which they are divided, and those of a part at least
 
 
 class Constant(NamedTuple):
@@ -59,6 +61,7 @@ class Launches(_Entry):
     verify_layer: Constant
     verify_whole: Constant
     draft_whole: Constant
+    merge: Constant
     step: Constant
     accept: Constant
 
@@ -142,6 +145,8 @@ class Engine:
         read = self.read(net) / (GIGA * self.gpu.bandwidth.value * self.gpu.products.value)
         peak = self.gpu.peak_float32 if net.item >= WIDE else self.gpu.peak
         work = 2 * (net.matrices + net.head) * tokens * self.rows / (TERA * peak.value)
+        divided = masked and self.parts(net, context) > 1
+        launches += net.layers * self.launches.merge.value if divided else 0
         return self.spent(launches, read + work + self.attention(net, context, masked))
 
     def spent(self, launches: float, more: float = 0.0) -> float:
@@ -165,5 +170,11 @@ class Engine:
     def attention(self, net: Reads, context: int, masked: bool) -> float:
         """Reading keys and values of `context` tokens; under a mask at most at the rate of the running blocks."""
         size = net.kept * net.item * context * self.rows
-        by_blocks = self.gpu.block.value * min(net.groups * self.rows, self.gpu.blocks.value)
+        blocks = net.groups * self.rows * self.parts(net, context)
+        by_blocks = self.gpu.block.value * min(blocks, self.gpu.blocks.value)
         return size / (GIGA * (min(self.gpu.bandwidth.value, by_blocks) if masked else self.gpu.bandwidth.value))
+
+    def parts(self, net: Reads, context: int) -> int:
+        """Into how many parts the keys of a head are divided under a mask."""
+        wanted = -(-int(self.gpu.blocks.value) // (net.groups * self.rows))
+        return max(min(wanted, context // PART), 1) if context >= LONG else 1

@@ -3,14 +3,16 @@
     python -m tests.benchmarks.attention [--dtype bfloat16] [--keys 128,512,2048,8192] [--queries 1,5] [--heads 32]
         [--groups 8] [--width 128] [--repeat 20]
 
-Scaled dot product attention by each function that torch has for the device, with and without a mask, with as many key
-heads as query heads and with fewer. The first call of a length shows what a function plans for it: one that plans for
-20 ms makes every step of an eager baseline as much slower.
+Scaled dot product attention by each function that torch has for the device, with and without a mask, and in parts as
+rounds compute it, with as many key heads as query heads and with fewer. The first call of a length shows what a
+function plans for it: one that plans for 20 ms makes every step of an eager baseline as much slower. On a GPU the other
+calls are replayed from a graph, as in captured rounds, 32 of them, over four sets of keys.
 """
 
 import argparse
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import cycle
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from specbench.decoding.timing import clock_for
 from specbench.models.checkpoints.description import DTYPES
+from specbench.models.network.attention import in_parts, parts_of, tiled, workers
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Bench, Sheet
 
@@ -27,7 +30,9 @@ FUNCTIONS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
     "cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "in parts": None,
 }
+CALLS, SETS = 32, 4  # of a graph, and of keys, which no cache holds all
 
 
 def options() -> argparse.ArgumentParser:
@@ -42,16 +47,34 @@ def options() -> argparse.ArgumentParser:
     return found
 
 
-def milliseconds(bench: Bench, function: SDPBackend, tensors: tuple[Tensor, ...], mask: Tensor | None) -> list[float]:
-    """Of every call, the first one included."""
-    clock, found = clock_for(bench.device), list[float]()
-    q, k, v = tensors
-    with sdpa_kernel(function):
-        for _ in range(bench.args.repeat + 1):
-            clock.start()
+def call(function: SDPBackend | None, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
+    """None: in parts, the queries of a group as those of one head. RuntimeError if the function cannot have that."""
+    if function is not None:
+        with sdpa_kernel(function):
             F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
-            found.append(1000 * clock.stop()[0])
-    return found
+        return
+    if mask is None:
+        raise RuntimeError("rounds divide keys under a mask only")
+    groups = q.shape[1] // k.shape[1]
+    count = parts_of(1, k.shape[1], k.shape[2], workers(q.device), q.device.type)
+    in_parts(q.reshape(1, k.shape[1], -1, q.shape[3]), k, v, tiled(mask, groups), None, count)
+
+
+def milliseconds(bench: Bench, play: Callable[[], None]) -> list[float]:
+    """Of the first call, and of later ones."""
+    clock, later, calls = clock_for(bench.device), play, 1
+    seconds = list[float]()
+    for number in range(bench.args.repeat + 1):
+        clock.start()
+        (later if number else play)()
+        seconds.append(clock.stop()[0] / (calls if number else 1))
+        if not number and bench.device.type == "cuda":
+            graph, calls = torch.cuda.CUDAGraph(), CALLS
+            with torch.cuda.graph(graph):
+                for _ in range(CALLS):
+                    play()
+            later = graph.replay
+    return [1000 * found for found in seconds]
 
 
 def rows(bench: Bench) -> Iterator[harness.Row]:
@@ -63,13 +86,14 @@ def rows(bench: Bench) -> Iterator[harness.Row]:
     for heads in dict.fromkeys((args.heads, args.groups)):
         for keys in harness.numbers(args.keys):
             for queries in harness.numbers(args.queries):
-                q, k, v = random(args.heads, queries), random(heads, keys), random(heads, keys)
+                q, sets = random(args.heads, queries), [(random(heads, keys), random(heads, keys)) for _ in range(SETS)]
+                turns = cycle(sets)
                 mask = torch.zeros((1, 1, queries, keys), device=bench.device, dtype=q.dtype)
                 for name, function in FUNCTIONS.items():
                     row: dict[str, object] = {"key heads": heads, "keys": keys, "queries": queries, "function": name}
                     for kind, given in (("no mask", None), ("mask", mask)):
                         try:
-                            first, *others = milliseconds(bench, function, (q, k, v), given)
+                            first, *others = milliseconds(bench, lambda: call(function, q, *next(turns), given))  # noqa: B023
                         except RuntimeError:  # this function cannot have that
                             continue
                         row |= {f"{kind}, first ms": first, f"{kind}, ms": statistics.median(others)}

@@ -10,7 +10,7 @@ from specbench.models.network import attention
 from tests.support.frontdoor import Command
 from tests.support.tinypair import save_pair
 
-LENGTH = attention.LONG + 500
+LENGTH = attention.LONG["cpu"] + 500
 METHODS = ("chain", "prompt-lookup", "tree-top", "retrieval", "streaming", "triforce")
 
 

@@ -17,7 +17,7 @@ GROUPED = Reads(32, 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336), 128
 CONTEXT, K = 512, 4
 
 # An estimate by hand: 13.21 GB at 88 % of 3.0 TB/s, 2.2 µs for a small kernel in a graph, 6 to 9 µs per eager launch,
-# 35 GB/s of keys and values per thread block, which an H100 does not reach (`MEASURED`).
+# 35 GB/s of keys and values per thread block, which no H100 reaches (`MEASURED`), ten kernels per compiled layer.
 # (step ms, draft of 4 ms, c, v, acceptance and host ms, round ms), each from – to as far as it was rounded
 BY_HAND = {
     "eager": ((10, 13), (3.5, 4.5), (0.08, 0.09), (1.015, 1.03), (1, 1.3), (16, 18)),
@@ -29,7 +29,7 @@ SPEEDUPS = {  # at α 0.55 and 0.8: the speedup, and tokens per second
     "graph": ((1.75, 225), (2.75, 355)),
     "compile": ((1.85, 320), (2.9, 510)),
 }
-LAUNCHES = {"graph": (1405, 2030), "compile": (350, 500)}
+LAUNCHES = {"graph": (1405, 2030), "compile": (274, 500)}  # the former by operator, 274 as an H100 showed
 
 
 # results/benchmarks/gpu-h100.md: rounds that read 256 slots, K = 4, tier graph
@@ -38,7 +38,9 @@ MEASURED, VERIFY = {"step": 8.22e-3, "c": 0.0393, "v": 1.062, "draft": 1.291e-3}
 
 def by_hand(tier: str) -> Engine:
     engine = Engine.of("h100", tier)
-    return replace(engine, gpu=engine.gpu.model_copy(update={"block": Constant(35, "assumed")}))
+    layer = {"layer": Constant(10, "assumed")} if tier == "compile" else {}
+    gpu = engine.gpu.model_copy(update={"block": Constant(35, "assumed")})
+    return replace(engine, gpu=gpu, launches=engine.launches.model_copy(update=layer))
 
 
 def test_the_prediction_is_near_what_an_h100_showed() -> None:
@@ -50,10 +52,11 @@ def test_the_prediction_is_near_what_an_h100_showed() -> None:
     assert verify == pytest.approx(VERIFY, rel=0.075)
 
 
-def test_attention_under_a_mask_takes_what_an_h100_took() -> None:
-    """0.833 ms for 16,384 keys of 32 heads of width 128, of which the launch is 0.08."""
-    layer = Reads(1, 1, 1, 2 * 4096, 32, 2)
-    assert Engine.of("h100", "graph").attention(layer, 16384, masked=True) == pytest.approx(0.755e-3, rel=0.1)
+@pytest.mark.parametrize(("keys", "milliseconds"), [(512, 0.0228), (4096, 0.0495), (16384, 0.1377)])
+def test_attention_under_a_mask_takes_what_an_h100_took(keys: int, milliseconds: float) -> None:
+    """32 heads of width 128 for one query; of many keys also what merges their parts."""
+    engine, layer = Engine.of("h100", "graph"), Reads(1, 0, 0, 2 * 4096, 32, 2)
+    assert 1000 * engine.passing(layer, 1, keys, 1) == pytest.approx(milliseconds, rel=0.1)
 
 
 def terms(tier: str) -> tuple[float, ...]:
@@ -91,12 +94,12 @@ def test_a_step_and_a_round_launch_as_many_kernels_as_were_counted(tier: str) ->
 @pytest.mark.parametrize(
     ("net", "keys", "bandwidth", "masked"),
     [
-        (TARGET, 512, 0.09, (0.2, 0.3)), (TARGET, 2048, 0.4, (0.8, 1.3)), (TARGET, 4096, 0.7, (1.5, 2.7)),
-        (TARGET, 32768, 5.7, (12, 21)), (GROUPED, 512, 0.02, (0.2, 0.3)), (GROUPED, 2048, 0.1, (0.8, 1.3)),
-        (GROUPED, 4096, 0.2, (1.5, 2.7)), (GROUPED, 32768, 1.4, (12, 21)),
+        (TARGET, 512, 0.09, (0.2, 0.3)), (TARGET, 2048, 0.4, (0.35, 0.5)), (TARGET, 4096, 0.7, (0.7, 1.0)),
+        (TARGET, 32768, 5.7, (5.7, 7.6)), (GROUPED, 512, 0.02, (0.2, 0.3)), (GROUPED, 2048, 0.1, (0.09, 0.15)),
+        (GROUPED, 4096, 0.2, (0.17, 0.25)), (GROUPED, 32768, 1.4, (1.4, 1.9)),
     ],
 )  # fmt: skip
-def test_attention_under_a_mask_is_read_by_one_block_per_key_head(
+def test_attention_under_a_mask_is_read_by_one_block_per_key_head_or_part_of_many_keys(
     net: Reads, keys: int, bandwidth: float, masked: tuple[float, float]
 ) -> None:
     engine, digits = by_hand("graph"), 2 if bandwidth < 0.1 else 1
@@ -155,7 +158,6 @@ def test_a_captured_pass_is_never_slower_than_an_eager_one_with_the_same_mask() 
         eager, graph = (Engine.of(gpu, tier) for tier in ("eager", "graph"))
         assert graph.verify(TARGET, CONTEXT, 5) <= eager.verify(TARGET, CONTEXT, 5)
         assert eager.alone(TARGET, 32768) <= graph.alone(TARGET, 32768)
-    assert Engine.of("h100", "eager").alone(TARGET, 32768) < 0.6 * Engine.of("h100", "graph").alone(TARGET, 32768)
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

@@ -27,13 +27,12 @@ from specbench.models.checkpoints.description import attention, network_class
 from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.execution import machine
 from specbench.models.execution.machine import NO_MEMORY_LIMIT, free_memory
-from specbench.models.network.attention import FLEX, NAME, OURS
+from specbench.models.network.attention import NAME
 from specbench.models.network.passes import windows_of
 from specbench.models.scale.growth import skeleton
 from specbench.theory.memory import Network
 
 MASKED = ("sdpa", "eager")
-DIVIDED = "flex"
 OPTION = "--device-map"
 AUTO = "auto"
 SHARE = 0.8  # of free memory, by default: the rest is for caches and passes
@@ -62,13 +61,10 @@ class How:
         own = attention(config)
         if self.attention is None:
             return own
-        if self.attention == DIVIDED and own == NAME:
-            return FLEX
         if self.attention not in MASKED:
             raise UsageError(
                 f"--attn-implementation {self.attention}: token trees and rollback need attention that takes a mask "
-                "of its own for every query, which only sdpa and eager do, and flex "
-                "where an architecture is given its attention by name"
+                "of its own for every query: use auto, sdpa or eager"
             )
         if self.attention == "sdpa" and own == "eager":
             raise UsageError(f"--attn-implementation sdpa: {config.model_type} has no other than eager")
@@ -215,7 +211,7 @@ def network_sizes(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
     ends = net.get_input_embeddings().weight, net.get_output_embeddings().weight
     shapes = [tensor.shape for tensor in net.parameters() if all(tensor is not end for end in ends)]
     heads, shared = heads_of(text)
-    windows, ours = windows_of(text), attention in OURS
+    windows, ours = windows_of(text), attention == NAME
     # torch's kernels for a GPU that hold no scores take no float32, or no key that several queries share
     plain = device.type == "cuda" and dtype.itemsize > 2 and shared < heads
     sizes = [tensor.numel() * tensor.element_size() for tensor in net.parameters()]

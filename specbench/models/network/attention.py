@@ -61,7 +61,7 @@ def grouped_attention(
     if mask is not None and mask.shape[2] == length:
         mask = tiled(mask, groups)
     if many:
-        count = parts_of(rows, key.shape[1], key.shape[2], threads())
+        count = parts_of(rows, key.shape[1], key.shape[2], workers(query.device), query.device.type)
         out = in_parts(beside, key, value, mask, scaling, count)
     else:
         out = F.scaled_dot_product_attention(beside, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
@@ -85,106 +85,69 @@ AttentionInterface.register(NAME, grouped_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-# --- flexible ---------------------------------------------------------------------------------------------------------
-# A few queries over many keys on a GPU, by torch's flex attention, which divides the keys among its multiprocessors
-# as Flash-Decoding does (Dao et al. 2023): torch's memory-efficient kernel gives every head of keys to one of them.
-# Only compiled; else `grouped_attention`. For `--attn-implementation flex`: never run on a GPU.
-
-FLEX = "specbench_flex"
-OURS = (NAME, FLEX)
-GPU_LONG = 2048  # minimum number of keys
-GPU_FEW = 128  # maximum number of queries for its kernel that divides keys
-
-
-def flexible_attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """As `grouped_attention`: query [B, H, q, D] over key and value [B, H', L, D]; result [B, q, H, D]."""
-    if torch.compiler.is_compiling() and fitting(query, key, attention_mask) and kwargs.get("position_bias") is None:
-        assert attention_mask is not None
-        out = divided_on_gpu(query, key, value, attention_mask, kwargs.get("scaling"))
-        return out.transpose(1, 2).contiguous(), None
-    return grouped_attention(module, query, key, value, attention_mask, **kwargs)
-
-
-def fitting(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
-    """Whether there are few queries and many keys, with a mask that all heads share and that is added to the scores."""
-    if mask is None or mask.shape[1] != 1 or mask.shape[-1] != key.shape[2] or not mask.is_floating_point():
-        return False
-    return key.shape[2] >= GPU_LONG and query.shape[2] * query.shape[1] // key.shape[1] <= GPU_FEW
-
-
-def divided_on_gpu(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
-    """[B, H, q, D]; mask [B, 1, q, L] is added to the scores."""
-    from torch.nn.attention.flex_attention import flex_attention  # a slow import, rarely needed
-
-    def seen(score: Tensor, row: Tensor, head: Tensor, asked: Tensor, slot: Tensor) -> Tensor:
-        return score + mask[row, 0, asked, slot]
-
-    grouped = query.shape[1] != key.shape[1]
-    out = flex_attention(query, key, value, score_mod=seen, scale=scale, enable_gqa=grouped)
-    assert isinstance(out, Tensor)
-    return out
-
-
-AttentionInterface.register(FLEX, flexible_attention)
-AttentionMaskInterface.register(FLEX, sdpa_mask)
-
-
 # --- parts ------------------------------------------------------------------------------------------------------------
-# A few queries over many keys on a CPU, where torch gives every head to one thread and reads the keys of a
-# group once for each of its queries. From `LONG` keys on the queries of a group are concatenated, and the
-# keys are divided into parts, one per thread. Every part has its own softmax; the logarithms of their sums
-# merge them, which is exact (Dao et al. 2023, Flash-Decoding; Milakov and Gimelshein 2018, arXiv 1805.02867).
+# A few queries over many keys. Under a mask torch gives every head to one thread of a CPU, or to one thread block of a
+# GPU. From `LONG` keys on the queries of a group are concatenated, and the keys are divided into parts, one per thread
+# or block. Every part has its own softmax; the logarithms of their sums merge them, which is exact (Dao et al. 2023,
+# Flash-Decoding; Milakov and Gimelshein 2018, arXiv 1805.02867).
 
-LONG = 2048  # keys; fewer bring no gain
-PART = 512  # minimum keys of a part
+LONG = {"cpu": 2048, "cuda": 1024}  # keys; fewer bring no gain
+PART = {"cpu": 512, "cuda": 256}  # minimum keys of a part
 FEW = 256  # maximum queries, those of a group counted
+TILE = 16  # keys: a GPU reads masks whose parts are multiples of it
+OCCUPANCY = 2  # thread blocks per multiprocessor
+ON_GPU = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def worthwhile(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
     """Whether query [B, H, q, D] over key [B, H', L, D] is such a case; a mask must be added to the scores."""
-    groups = query.shape[1] // key.shape[1]
-    return (
-        query.device.type == "cpu"
-        and key.shape[2] >= LONG
-        and query.shape[2] * groups <= FEW
-        and value.shape[3] == query.shape[3]
-        and (query.shape[2] == 1 if mask is None else mask.is_floating_point())
-        and not torch.is_grad_enabled()  # the sum of a part is not differentiable
-    )
+    few = query.shape[2] * query.shape[1] // key.shape[1] <= FEW and value.shape[3] == query.shape[3]
+    kind = query.device.type
+    if not few or key.shape[2] < LONG.get(kind, math.inf) or torch.is_grad_enabled():  # a part's sum has no gradient
+        return False
+    added = mask is not None and mask.is_floating_point()
+    if kind == "cuda":  # without a mask, torch's flash attention divides the keys
+        return added and key.shape[2] % TILE == 0 and query.shape[3] % 8 == 0 and query.dtype in ON_GPU
+    return added or (mask is None and query.shape[2] == 1)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def threads() -> int:
-    """The number of threads; it is set before anything is compiled."""
-    return torch.get_num_threads()
+def workers(device: torch.device) -> int:
+    """The number of threads, or of the thread blocks that a GPU runs at a time; set before anything is compiled."""
+    if device.type == "cpu":
+        return torch.get_num_threads()
+    return OCCUPANCY * int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def parts_of(rows: int, heads: int, keys: int, threads: int) -> int:
-    """The fewest parts of a head's keys that all threads share evenly; several rows need no division."""
-    return max(min(threads // math.gcd(threads, heads), keys // PART), 1) if rows == 1 else 1
+def parts_of(rows: int, heads: int, keys: int, workers: int, kind: str = "cpu") -> int:
+    """The number of parts of a head's keys: on a CPU the fewest that all threads share evenly, and none for several
+    rows; on a GPU equal ones for all its blocks."""
+    longest = keys // PART[kind]
+    if kind == "cuda":
+        most = min(-(-workers // (rows * heads)), longest)
+        return next((parts for parts in range(most, 1, -1) if keys % (TILE * parts) == 0), 1)
+    return max(min(workers // math.gcd(workers, heads), longest), 1) if rows == 1 else 1
 
 
 def in_parts(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, parts: int) -> Tensor:
-    """[B, H', q, D] attention of query [B, H', q, D] over key and value [B, H', L, D]; mask [B,
-    1, q or 1, L] is added. Several parts are for one row; remaining keys form a separate part."""
+    """[B, H', q, D] attention of query [B, H', q, D] over key and value [B, H', L, D]; mask [B or 1, 1, q or 1, L] is
+    added. Remaining keys form a separate part."""
     if parts == 1:
         return partial(query, key, value, mask, scale)[0]
-    whole, alone = key.shape[2] // parts * parts, query[0].unsqueeze(1)
+    rows, heads, asked, _ = query.shape
+    whole, alone = key.shape[2] // parts * parts, query.flatten(0, 1).unsqueeze(1)
     found = []
     for begin, end, count in ((0, whole, parts), (whole, key.shape[2], 1)):
         if begin < end:
-            keys, values = (divided(x[0, :, begin:end], count) for x in (key, value))
-            own = None if mask is None else divided(mask[0, ..., begin:end].mT, count).mT.expand(len(keys), -1, -1, -1)
+            keys, values = (divided(x[:, :, begin:end].flatten(0, 1), count) for x in (key, value))
+            own = mask
+            if mask is not None:
+                own = mask[..., begin:end].expand(rows, heads, -1, -1).flatten(0, 1).mT
+                own = divided(own, count).mT
             found.append(partial(alone.expand(-1, count, -1, -1), keys, values, own, scale))
-    outs, sums = torch.cat([out for out, _ in found], 1), torch.cat([total for _, total in found], 1)
-    return (outs * sums.softmax(1).unsqueeze(-1)).sum(1).to(query.dtype).unsqueeze(0)
+    outs, sums = found[0] if len(found) == 1 else (torch.cat(both, 1) for both in zip(*found, strict=True))
+    merged = (outs * sums.softmax(1).unsqueeze(-1)).sum(1).to(query.dtype)
+    return merged.view(rows, heads, asked, -1)
 
 
 def divided(states: Tensor, parts: int) -> Tensor:
@@ -197,4 +160,9 @@ def partial(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None
 ) -> tuple[Tensor, Tensor]:
     """Attention over some keys, and [.., q] the logarithm of the sum in its softmax."""
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, attn_mask=mask, scale=scale)  # type: ignore[no-any-return]
+    if query.device.type == "cpu":
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return kernel(query, key, value, attn_mask=mask, scale=scale)  # type: ignore[no-any-return]
+    own = None if mask is None else mask.expand(*query.shape[:3], key.shape[2])
+    out, total, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(query, key, value, own, True, scale=scale)
+    return out, total[..., : query.shape[2]]  # it is padded

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from specbench.decoding.tokens import TokenTree, ancestors, constant
 from specbench.decoding.types import Context
-from specbench.models.network.attention import OURS, for_groups
+from specbench.models.network.attention import NAME, for_groups
+
+LOW = -1e30
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Composer:
     @cached_property
     def hides_nothing(self) -> bool:
         """Whether a token may attend to all before it, by an attention of ours, which needs no mask for that."""
-        return self.config._attn_implementation in OURS and self.windows == {"": None}
+        return self.config._attn_implementation == NAME and self.windows == {"": None}
 
     def committed(self, context: Context, tokens: int) -> Tensor:
         """[B, tokens] slots of the last committed tokens; missing ones are replaced by the first token."""
@@ -166,5 +168,9 @@ def tree_mask(fed: Tensor, tree: TokenTree, length: int, window: int | None = No
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mask for attention that adds it to the scores: 0 for visible slots, the lowest number for others."""
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
+    """The mask for attention that adds it to the scores: 0 for visible slots, a very low number for others.
+
+    A lower one becomes infinite in CUDA's kernel, which then gives 0 for the logarithm of the sum of hidden keys.
+    """
+    low = max(torch.finfo(dtype).min, LOW)
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, low)

@@ -13,7 +13,7 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
-from specbench.models.network.attention import OURS
+from specbench.models.network.attention import NAME
 from specbench.models.network.caches import Memory, RowStaticCache, RowStaticLayer
 from specbench.models.network.passes import Layout
 
@@ -160,7 +160,7 @@ def best_chunks(query: Tensor, keys: Tensor, whole: Tensor, chunk: int, most: in
 
 def unreadable(name: str, attention: str) -> UsageError:
     """Why no keys can be chosen: the network attends to some keys only, or its attention is not ours."""
-    why = "its attention is a window" if attention in OURS else f"its attention ({attention}) shows no queries"
+    why = "its attention is a window" if attention == NAME else f"its attention ({attention}) shows no queries"
     return UsageError(f"{name}: no keys can be retrieved, {why}: use a method without Retrieval")
 
 

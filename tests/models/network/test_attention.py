@@ -1,4 +1,4 @@
-"""Our attention: the same numbers as transformers' own, as the definition, and divided on a GPU."""
+"""Our attention: the same numbers as transformers' own, as the definition, and in parts."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,23 +10,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from specbench.decoding.tokens import TokenTree
-from specbench.errors import UsageError
-from specbench.models.checkpoints.divided import How
 from specbench.models.network import attention
-from specbench.models.network.attention import (
-    FLEX,
-    NAME,
-    divided_on_gpu,
-    fitting,
-    flexible_attention,
-    grouped_attention,
-    in_parts,
-    parts_of,
-)
+from specbench.models.network.attention import grouped_attention, in_parts, parts_of
 from specbench.models.network.causal import Causal
 from specbench.models.network.passes import additive
 from specbench.models.network.sampling import Sampling
-from tests.support.families import CONFIGS
 from tests.support.tiny import context_of, network
 
 
@@ -80,6 +68,27 @@ def test_parts_together_are_the_whole(count: int, length: int, kind: str, dtype:
     assert torch.allclose(found.double(), by_definition(query, key, value, mask, 0.3), atol=error, rtol=error)
 
 
+@pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.parametrize("length", [60, 61])
+@pytest.mark.parametrize("shared", [True, False])
+def test_parts_of_several_rows_are_the_whole(count: int, length: int, shared: bool) -> None:
+    query, key, value = states(3, 2, 4, 16), states(3, 2, 80, 16, seed=1), states(3, 2, 80, 16, seed=2)
+    key, value = key[:, :, :length], value[:, :, :length]
+    slot, last = torch.arange(length), torch.tensor([[9, 9, 10, 12], [30, 31, 31, 40], [59, 57, 58, 59]])
+    mask = additive((slot <= last[:1, :, None] if shared else slot <= last[..., None])[:, None], torch.float64)
+    found = in_parts(query, key, value, mask, 0.3, count)
+    assert torch.allclose(found, by_definition(query, key, value, mask, 0.3), atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("rows", "heads", "keys", "count"),
+    [(1, 32, 4096, 8), (1, 32, 16384, 8), (1, 8, 16384, 32), (4, 32, 4096, 2), (8, 64, 4096, 1), (1, 32, 4100, 1),
+     (1, 8, 2176, 8)],
+)  # fmt: skip
+def test_a_gpu_divides_keys_into_equal_parts_for_all_its_blocks(rows: int, heads: int, keys: int, count: int) -> None:
+    assert parts_of(rows, heads, keys, 264, "cuda") == count
+
+
 @pytest.mark.parametrize(
     ("rows", "heads", "keys", "threads", "count"),
     [(1, 8, 32768, 16, 2), (1, 3, 32768, 2, 2), (1, 1, 32768, 6, 6), (1, 2, 32768, 2, 1), (1, 4, 32768, 6, 3),
@@ -108,7 +117,7 @@ class Calls(TorchDispatchMode):
 def test_every_key_is_read_once_by_all_queries_of_its_group(
     queries: int, threads: int, heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "threads", lambda: threads)
+    monkeypatch.setattr(attention, "workers", lambda _: threads)
     query, key, value = (states(1, n, m, 8) for n, m in ((3 * heads, queries), (heads, 2304), (heads, 2304)))
     mask = (
         None
@@ -130,9 +139,9 @@ def test_a_network_gives_the_same_rows(name: str, rows: int, monkeypatch: pytest
     tree = TokenTree(torch.tensor([[1, 2, 3, 4]]).expand(rows, -1), (-1, 0, 0, 1))
     found = []
     for long in (10**6, 4):
-        monkeypatch.setattr(attention, "LONG", long)
-        monkeypatch.setattr(attention, "PART", 3)
-        monkeypatch.setattr(attention, "threads", lambda: 4)
+        monkeypatch.setitem(attention.LONG, "cpu", long)
+        monkeypatch.setitem(attention.PART, "cpu", 3)
+        monkeypatch.setattr(attention, "workers", lambda _: 4)
         model, context = Causal(network(name, V), Sampling(), V), context_of([HISTORY, HISTORY[:7]][:rows], 8, 2)
         model.start(context)
         with Calls() as calls:
@@ -144,70 +153,9 @@ def test_a_network_gives_the_same_rows(name: str, rows: int, monkeypatch: pytest
 @pytest.mark.slow
 @torch.no_grad()
 def test_compiled_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "threads", torch.compiler.assume_constant_result(lambda: 2))
+    monkeypatch.setattr(attention, "workers", torch.compiler.assume_constant_result(lambda _: 2))
     query, key, value = (states(1, n, m, 8, dtype=torch.float32) for n, m in ((6, 5), (3, 2304), (3, 2304)))
     mask = hidden(torch.arange(2304) <= 2299 + torch.arange(5)[:, None], query.dtype)
     module = SimpleNamespace(num_key_value_groups=2, is_causal=True)
     call = lambda: grouped_attention(module, query, key, value, mask, scaling=0.3)[0]  # type: ignore[arg-type]  # noqa: E731
     assert torch.allclose(torch.compile(call, fullgraph=True)(), call(), atol=1e-6)
-
-
-MODULE: Any = SimpleNamespace(num_key_value_groups=2, is_causal=True)
-KEYS, LAST = 2304, ((2290, 2291, 2292, 2299), (40, 41, 41, 300))
-
-
-def tensors(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    shapes = ((2, 6, 4, 16), (2, 3, KEYS, 16), (2, 3, KEYS, 16))
-    query, key, value = (torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype) for shape in shapes)
-    return query, key, value
-
-
-def mask(dtype: torch.dtype, window: int = KEYS) -> Tensor:
-    slot, last = torch.arange(KEYS), torch.tensor(LAST).unsqueeze(-1)
-    return additive(((slot <= last) & (slot > last - window)).unsqueeze(1), dtype)
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
-@pytest.mark.parametrize("window", [KEYS, 50])
-def test_it_is_attention_over_ragged_rows_and_windows(dtype: torch.dtype, error: float, window: int) -> None:
-    query, key, value = tensors(dtype)
-    ours, _ = grouped_attention(MODULE, query, key, value, mask(dtype, window), scaling=0.3)
-    assert torch.allclose(divided_on_gpu(query, key, value, mask(dtype, window), 0.3).transpose(1, 2), ours, atol=error)
-
-
-def test_it_is_for_few_queries_over_many_keys_and_what_is_not_compiled_is_left_to_our_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(attention, "divided_on_gpu", lambda *_: pytest.fail("it would be slow"))
-    query, key, value = tensors(torch.float32)
-    given = mask(torch.float32)
-    ours, _ = grouped_attention(MODULE, query, key, value, given, scaling=0.3)
-    assert torch.equal(flexible_attention(MODULE, query, key, value, given, scaling=0.3)[0], ours)
-    query, key, _ = tensors(torch.float32)
-    given = mask(torch.float32)
-    assert fitting(query, key, given)
-    assert not fitting(query, key[:, :, :2000], given[..., :2000])
-    assert not fitting(query.repeat(1, 1, 17, 1), key, given.repeat(1, 1, 17, 1))
-    assert not fitting(query, key, given >= 0)
-    assert not fitting(query, key, given[..., :0])
-    assert not fitting(query, key, None)
-
-
-def test_it_is_asked_for_by_name_where_an_architecture_takes_it() -> None:
-    configs = {name: kind(**shape) for name, (kind, shape) in CONFIGS.items() if name in ("llama", "gemma2")}
-    assert How(attention="flex").attention_of(configs["llama"]) == FLEX
-    assert How().attention_of(configs["llama"]) == NAME
-    with pytest.raises(UsageError, match=r"--attn-implementation flex: .* and flex where"):
-        How(attention="flex").attention_of(configs["gemma2"])
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_flex_attention_compiled_is_the_same() -> None:
-    query, key, value = tensors(torch.float32)
-    given = mask(torch.float32)
-    ours, _ = grouped_attention(MODULE, query, key, value, given, scaling=0.3)
-    call = lambda: flexible_attention(MODULE, query, key, value, given, scaling=0.3)[0]  # noqa: E731
-    assert torch.allclose(torch.compile(call, fullgraph=True)(), ours, atol=1e-6)
