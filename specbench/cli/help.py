@@ -32,7 +32,7 @@ LATER = ("Look closer", "Find and train drafts", "Set up")  # panels that `specb
 # Option names of vLLM and its benchmarks, and command names of other tools.
 SYNONYMS = {
     "limit": ["-n", "--num-prompts"], "k": ["--num-speculative-tokens"], "max_new_tokens": ["--max-tokens"],
-    "batch": ["--concurrency", "--max-concurrency"], "arrivals": ["--request-rate"],
+    "batch": ["--concurrency", "--max-concurrency", "--batch-size"], "arrivals": ["--request-rate"],
 }  # fmt: skip
 OURS = {"version": "--version", "resume": "run --resume RUN", "bench": "run", "benchmark": "run", "gate": "compare"}
 

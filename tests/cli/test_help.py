@@ -70,7 +70,8 @@ def test_the_first_page_names_a_dozen_commands_and_where_the_others_are(command:
 @pytest.mark.parametrize(
     ("theirs", "ours"), [("-n", "limit"), ("--num-prompts", "limit"), ("--num-speculative-tokens", "k"),
                          ("--max-tokens", "max_new_tokens"), ("--concurrency", "batch"),
-                         ("--max-concurrency", "batch"), ("--request-rate", "arrivals")]
+                         ("--max-concurrency", "batch"), ("--batch-size", "batch"),
+                         ("--request-rate", "arrivals")]
 )  # fmt: skip
 def test_names_of_other_tools_are_understood(theirs: str, ours: str) -> None:
     command, ctx = commands()["specbench run"]
