@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from specbench.backends.base import Backend, Held, networks_of
@@ -25,9 +27,11 @@ from specbench.errors import (
     command_for,
 )
 from specbench.files import replace_text
+from specbench.jobs.calibrate import tier_on_gpu
 from specbench.jobs.output import Output, say
 from specbench.judge.significance import z_tests
 from specbench.measure import grid, proofs
+from specbench.measure.calibrate import sizes_of
 from specbench.measure.fit import Needed, fit_of, needed, roomiest
 from specbench.measure.group import Failure, attempt
 from specbench.measure.lossless import weights_sha256
@@ -46,6 +50,7 @@ from specbench.show.fitting import draw, screen
 from specbench.show.text import Format, print_records
 from specbench.spec import BASELINE, RunSpec, expanded
 from specbench.theory.memory import Fit
+from specbench.theory.roofline import Engine, shipped
 from specbench.wording import gigabytes, grouped
 
 
@@ -282,6 +287,7 @@ def said(arms: Sequence[Arm], prompts: PromptSet) -> dict[str, Any]:
 
 TIGHT = 0.9  # share of the free memory
 ASSUMED = 1024  # assumed tokens of the longest prompt of a data set that is not downloaded yet
+LENGTHS = (512, 2048, 4096, 8192, 16384, 32768)  # contexts for which the time of attention is calculated
 
 
 def start_check(cells: Sequence[RunSpec], style: Format, quiet: bool, *, method: bool) -> None:
@@ -317,11 +323,30 @@ def check_pair(specs: Sequence[RunSpec], style: Format, err: Console) -> None:
         problem = error
     fit = fit_of(backend, groups)
     tables = {title: needed_table(found), **({f"memory of {fit.device}": memory_table(fit)} if fit else {})}
-    print_records([*needed_rows(found), *(memory_rows(fit) if fit else [])], tables, style)
+    if lengths := attention_by_length(specs[0], backend.context):
+        title = "a decode step by its context, calculated for this GPU"
+        tables[title] = [{name.replace("_", " "): row[name] for name in row if name != "kind"} for row in lengths]
+    print_records([*needed_rows(found), *(memory_rows(fit) if fit else []), *lengths], tables, style)
     said = [f"{s.method}, K {s.k}, batch {s.batch} would be left out: {why.error}" for s, why in left_out.items()]
     say(err, [*conclusion(found, fit, backend, specs[0].method == BASELINE), *said])
     if problem is not None:
         raise problem
+
+
+def attention_by_length(spec: RunSpec, longest: int) -> list[dict[str, Any]]:
+    """A step of the target and its attention by context, in ms; empty if the constants of the GPU are not known."""
+    device = resolve_device(spec.device)
+    name = torch.cuda.get_device_name(device).lower() if device.type == "cuda" and torch.cuda.is_available() else ""
+    rows = list[dict[str, Any]]()
+    with suppress(SpecbenchError):  # sizes that are not known
+        for gpu in [one for one in shipped().gpus if one in name]:
+            engine, net = Engine.of(gpu, tier_on_gpu(spec), spec.batch), sizes_of(spec)[0]
+            for context in [one for one in LENGTHS if one <= longest]:
+                masked, bare = (1000 * engine.attention(net, context, masked=m) for m in (True, False))
+                step = 1000 * engine.step(net, context)
+                rows.append({"kind": "attention", "context": context, "step_ms": round(step, 3),
+                             "attention_ms": round(masked, 3), "at_full_bandwidth_ms": round(bare, 3)})  # fmt: skip
+    return rows
 
 
 def held(specs: Sequence[RunSpec], backend: Backend, found: Sequence[Needed], err: Console) -> list[Held]:

@@ -17,6 +17,7 @@ import torch
 from specbench.backends.native import Native
 from specbench.decoding.method_files import learners, methods
 from specbench.decoding.randomness import FromUniforms, race
+from specbench.jobs.verify import attention_by_length
 from specbench.models.execution import compiled, graphs
 from specbench.spec import RunSpec
 from tests.cuda.support import FEW, PROMPTS, Cost, costing, decoded, opened, said, spec_of, traces
@@ -90,9 +91,7 @@ def check(pair: Pair, machine: Machine, method: str, tier: str) -> None:
 
 
 ABLE = [name for name in sorted(methods()) if "demo" not in name and not learners(name)]  # it computes no gradients
-CASES = quick_or_slow(
-    [case for case in product(ABLE, TIERS) if case[0] in FEW or case[1] == "graph"], lambda name, tier: name in FEW
-)
+CASES = quick_or_slow(product(ABLE, TIERS), lambda name, tier: name in FEW)
 
 
 @pytest.mark.parametrize(("method", "tier"), CASES)
@@ -124,6 +123,18 @@ def test_the_second_gpu_decodes_what_the_first_does(pair: Pair, machine: Machine
     )
     assert first == second
     assert machine.current == 1
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_check_says_what_attention_costs_on_a_gpu_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = RunSpec(target="demo@llama3-8b", draft="demo-draft@llama3.2-1b", device="cuda", dtype="bfloat16")
+    assert attention_by_length(spec, 131072) == []
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA H100 80GB HBM3")
+    found = attention_by_length(spec, 20000)
+    assert [row["context"] for row in found] == [512, 2048, 4096, 8192, 16384]
+    assert all(row["step_ms"] > row["attention_ms"] >= row["at_full_bandwidth_ms"] > 0 for row in found)
+    assert found[-1]["attention_ms"] == pytest.approx(16384 * 2 * 32 * 8 * 128 * 2 / 2.28e9, rel=0.01)
+    assert attention_by_length(spec.with_(draft=None), 20000) == []
 
 
 @pytest.mark.usefixtures("machine")
