@@ -53,15 +53,15 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
-    "Measure": {"run": measuring.run, "sweep-k": measuring.sweep_k, "sweep": measuring.sweep},
+    "Measure": {"run": measuring.run, "sweep-k": measuring.sweep_k, "sweep": measuring.sweep,
+                "recommend": measuring.recommend},
     "Read what was measured": {
         "verdict": reading.verdict, "report": reading.report, "compare": reading.compare, "list": reading.runs,
-        "profile": reading.profile_of,
     },
-    "Before a run": {"check": measuring.check, "methods": machine.methods, "predict": reading.predict},
+    "Before a run": {"check": machine.check, "methods": machine.methods, "predict": reading.predict},
     "Look closer": {
         "trace": measuring.trace, "calibrate": measuring.calibrate, "noise": measuring.noise,
-        "verify": measuring.verify, "audit": measuring.audit, "import": reading.imported,
+        "verify": measuring.verify, "audit": measuring.audit, "import": reading.imported, "profile": reading.profile_of,
     },
     "Find and train drafts": {
         "tree": measuring.tree, "skip-layers": measuring.skip_layers, "design-draft": training.design_draft,

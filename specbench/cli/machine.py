@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli.help import Command, beginning
+from specbench.cli.measuring import AXES, RUN_METHOD, RUN_SAMPLING
 from specbench.cli.options import (
     DATA,
     EXECUTION,
@@ -19,7 +20,9 @@ from specbench.cli.options import (
     PAIR,
     PLAIN,
     SAMPLING,
+    STYLE,
     Given,
+    cells_of,
     options,
     preset_of,
     read_config,
@@ -244,7 +247,9 @@ def methods(given: Given, names: Names = None) -> None:
     if names or given["format"] != "table":
         print_records(rows, {"methods": rows}, given["format"])
     else:
-        print_records(rows, {ALL: [in_brief(row) for row in rows]}, given["format"])
+        names = [row["name"] + " (lossy)" * (row["lossless"] != "yes") for row in rows]
+        short = [{"name": name, "what it does": row["summary"]} for name, row in zip(names, rows, strict=True)]
+        print_records(rows, {ALL: short}, given["format"])
 
 
 def method_row(name: str) -> dict[str, Any]:
@@ -258,11 +263,6 @@ def method_row(name: str) -> dict[str, Any]:
         "summary": content["summary"],
         "paper": content["paper"],
     }
-
-
-def in_brief(row: dict[str, Any]) -> dict[str, Any]:
-    """The short row of a list: the method, marked if lossy, and what it does."""
-    return {"name": row["name"] + " (lossy)" * (row["lossless"] != "yes"), "what it does": row["summary"]}
 
 
 TEMPLATE = CONFIGS / "new-method"
@@ -290,3 +290,35 @@ def new_method(given: Given, name: OwnName) -> None:
         f"  specbench run --method {name}.yaml\n"
         f"  specbench verify --method {name}.yaml    (proves that it is lossless)"
     )
+
+
+Target = Annotated[
+    str | None, typer.Argument(metavar="[TARGET]", help="Target model, as with --target.", show_default=False)
+]
+Draft = Annotated[
+    str | None, typer.Argument(metavar="[DRAFT]", help="Draft model, as with --draft.", show_default=False)
+]
+
+
+@options(..., *PAIR, *DATA, *RUN_METHOD, *RUN_SAMPLING, *EXECUTION, "config", STYLE, "quiet", lists=AXES)
+def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> None:
+    """Check what a pair lacks on this machine, whether it fits together, and whether memory is enough for a run.
+
+    Takes the options of run, and lists of K and batches. Reads configurations and tokenizers, no weights. Exit code 4
+    where a run could not begin.
+
+    Examples:
+
+    specbench check
+
+    specbench check qwen3-8b qwen3-0.6b --dataset humaneval --k 1-8 --batch 1,8
+    """
+    named = {"target": for_target, "draft": for_draft}
+    if twice := [name for name, value in named.items() if value is not None and name in given]:
+        raise UsageError(f"the {twice[0]} is named twice, as an argument and by --{twice[0]}: name it once")
+    arguments = {name: value for name, value in named.items() if value is not None}
+    settings = with_lists({**USUAL, **settings_of({**given, **arguments})})
+    from specbench.jobs.verify import start_check
+
+    cells = cells_of({n: value for n, value in settings.items() if n not in IN_FILES}, given)
+    start_check(cells, given["format"], given["quiet"], method="method" in settings)

@@ -10,7 +10,6 @@ from specbench.cli.help import beginning, grid_names
 from specbench.cli.options import (
     DATA,
     EXECUTION,
-    IN_FILES,
     MEASURE,
     MEASURING,
     METHOD,
@@ -119,6 +118,39 @@ def sweep(given: Given, grid: Grid = None) -> None:
     launch({**given, "config": file}, axes=None, **USUAL)
 
 
+CANDIDATES = setting("method", "Candidates, a list of methods. Default: chain with a draft, prompt-lookup and suffix; "
+                     "of a server those arms that it has, or a list with --spec-config.")  # fmt: skip
+LARGEST = setting("k", "The largest lookahead. Every candidate is measured with it once.", 8)
+
+
+@options(*PAIR, *DATA, CANDIDATES, LARGEST, *RUN_METHOD[2:], *RUN_SAMPLING, *EXECUTION, *MEASURING, "config", *RESULTS,
+         lists=AXES)  # fmt: skip
+def recommend(
+    given: Given,
+    minutes: Annotated[float, typer.Option(min=0.1, help="The second run takes as many prompts as fit into it.")] = 30,
+) -> None:
+    """Recommend a method and K for a model, an engine and its loads, and print the line that deploys it.
+
+    Measures every candidate on a few prompts with the largest K, predicts the smaller ones, and measures those that
+    could win again, against one baseline.
+
+    Examples:
+
+    specbench recommend
+
+    specbench recommend --backend vllm-serve --target MODEL --draft SMALL --dataset humaneval --concurrency 1,8
+    """
+    from specbench.jobs.search import candidates, start_recommend
+    from specbench.models.checkpoints.names import default_draft
+
+    settings = settings_of(given)
+    draft = settings.get("draft") or default_draft(str(settings.get("target", "demo")))
+    chosen = with_lists({**USUAL, "k": 8, **candidates(settings, draft)})
+    from specbench.jobs.output import output_of
+
+    start_recommend(cells_of(chosen, given), output_of(chosen, given), minutes)
+
+
 def grid_file(grid: Path | None) -> Path | None:
     """The file of a grid: a path, or a name in configs/grids. UsageError if it is neither."""
     if grid is None or grid.exists():
@@ -184,38 +216,6 @@ def noise(given: Given) -> None:
 
     output = output_of(settings, given)
     start_noise(settings, output)
-
-
-Target = Annotated[
-    str | None, typer.Argument(metavar="[TARGET]", help="Target model, as with --target.", show_default=False)
-]
-Draft = Annotated[
-    str | None, typer.Argument(metavar="[DRAFT]", help="Draft model, as with --draft.", show_default=False)
-]
-
-
-@options(..., *PAIR, *DATA, *RUN_METHOD, *RUN_SAMPLING, *EXECUTION, "config", STYLE, "quiet", lists=AXES)
-def check(given: Given, for_target: Target = None, for_draft: Draft = None) -> None:
-    """Check what a pair lacks on this machine, whether it fits together, and whether memory is enough for a run.
-
-    Takes the options of run, and lists of K and batches. Reads configurations and tokenizers, no weights. Exit code 4
-    where a run could not begin.
-
-    Examples:
-
-    specbench check
-
-    specbench check qwen3-8b qwen3-0.6b --dataset humaneval --k 1-8 --batch 1,8
-    """
-    named = {"target": for_target, "draft": for_draft}
-    if twice := [name for name, value in named.items() if value is not None and name in given]:
-        raise UsageError(f"the {twice[0]} is named twice, as an argument and by --{twice[0]}: name it once")
-    arguments = {name: value for name, value in named.items() if value is not None}
-    settings = with_lists({**USUAL, **settings_of({**given, **arguments})})
-    from specbench.jobs.verify import start_check
-
-    cells = cells_of({n: value for n, value in settings.items() if n not in IN_FILES}, given)
-    start_check(cells, given["format"], given["quiet"], method="method" in settings)
 
 
 METHODS = Option("method", list[str], "Method", "A method of configs/methods, or a YAML file. Repeatable. Default: all "

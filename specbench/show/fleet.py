@@ -124,11 +124,7 @@ def seconds(value: float) -> str:
 def finding(line: Line, baseline: Line, price: float | None) -> str:
     """The capacity against the baseline's, and whether it suffices."""
     ratio = f", {line.capacity / baseline.capacity:.2f}× the baseline" * (line is not baseline)
-    least = "" if price is None else f", at {million(line, price, tokens_at_most(line)):.2f} a million tokens"
+    most = line.capacity * sum(line.load.lengths) / len(line.load.lengths)  # tokens per second
+    least = "" if price is None else f", at {million(line, price, most):.2f} a million tokens"
     over = "; overloaded, so waits grow for as long as it goes on" * line.overloaded
     return f"{line.arm.name}: at most {line.capacity:.3g} requests a second{ratio}{least}{over}"
-
-
-def tokens_at_most(line: Line) -> float:
-    """Tokens per second of all devices at their capacity."""
-    return line.capacity * sum(line.load.lengths) / len(line.load.lengths)

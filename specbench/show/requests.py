@@ -49,7 +49,7 @@ def print_requests(rows: Rows, limits: Mapping[str, float], style: Format) -> No
     """Print the rows for programs, or sentences and tables for readers."""
     if print_data(rows, style):
         return
-    sides, keys = sides_of(rows), ["load"]
+    sides, keys = [Side([row["load"]], name, row, prefix) for row in rows for name, prefix in ARMS.items()], ["load"]
     tables = [speedups(rows), latencies(sides, keys), *([goodputs(sides, keys, limits)] if limits else [])]
     loads = [(row["concurrency"], row["leaning"]) for row in rows if row["concurrency"] is not None]
     lines = [*map(sentence_of, rows), *turning_said(loads), texts_said(rows)]
@@ -147,11 +147,6 @@ class Side:
 
     def interval(self, column: str, form: str = ".2f", scale: float = 1) -> str:
         return between(self.row, self.prefix + column, form, scale)
-
-
-def sides_of(rows: Rows) -> list[Side]:
-    """Both sides of every load of imported results."""
-    return [Side([row["load"]], name, row, prefix) for row in rows for name, prefix in ARMS.items()]
 
 
 def table_of(title: str, keys: Sequence[str], shown: Sequence[str], lines: Lines, **more: Any) -> Table:

@@ -104,11 +104,8 @@ def by_speedup(rows: Sequence[Row]) -> list[Row]:
     shown = [row for row in rows if text_in(row, "method") != BASELINE] or list(rows)
     if len({row["method"] for row in shown}) < 2:
         return shown
+    slowness = lambda row: -float(row["speedup"]) if is_number(row.get("speedup")) else 1.0  # noqa: E731
     return [row for some in questions(shown) for row in sorted(some, key=slowness)]
-
-
-def slowness(row: Row) -> float:
-    return -float(row["speedup"]) if is_number(row.get("speedup")) else 1.0
 
 
 def questions(rows: Sequence[Row]) -> list[list[Row]]:

@@ -11,8 +11,8 @@ import sysconfig
 from pathlib import Path
 
 from specbench.cli.app import app
+from specbench.jobs.training.design import DOCUMENT
 from specbench.show.checks import line, title
-from specbench.show.report.design import DOCUMENT
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Sheet
 

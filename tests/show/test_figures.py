@@ -15,7 +15,7 @@ import matplotlib
 import pytest
 from matplotlib.patches import Rectangle
 
-from specbench.show.report import figure, figures_by_k, figures_design, figures_methods, figures_why
+from specbench.show.report import differences, figure, figures_by_k, figures_methods, figures_why
 from specbench.show.report.figure import COLOURS, MARKERS, Picture, look
 from tests.show.scenes import RUNS
 from tests.support.many_methods import GB, LOSSY, methods
@@ -195,7 +195,7 @@ def test_an_interval_that_goes_on_beyond_the_axis_has_an_arrow_there() -> None:
     for picture in (
         figures_methods.intervals([("run", row["method"], row) for row in rows]),
         figures_methods.ranking(rows),
-        figures_design.two_runs(("a", "b"), [(row["method"], (row, row)) for row in rows]),
+        differences.two_runs(("a", "b"), [(row["method"], (row, row)) for row in rows]),
     ):
         (axes, *_) = drawn(picture).figure.axes
         arrows = [line for line in axes.get_lines() if line.get_marker() in ("<", ">") and len(line.get_xdata())]

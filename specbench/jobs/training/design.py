@@ -40,7 +40,6 @@ from specbench.results.reading import DESCRIPTION, read_run
 from specbench.results.samples import Sample
 from specbench.show import checks
 from specbench.show.report import page as report_page
-from specbench.show.report.design import DOCUMENT, SHAPES
 from specbench.show.text import Format
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory.design import DraftTimes, Speed, Spread, amounts
@@ -52,6 +51,7 @@ from specbench.wording import clean_path, counted
 
 TOGETHER = 16  # prompts that the target answers at once
 FACTS = ("specbench", "torch", "transformers", "fingerprint")  # of the machine; timings of two must not mix
+SHAPES, DOCUMENT = "design.csv", "design.json"
 PAPER = "Leviathan et al. 2022 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318)"
 GO_ON = "the same command continues it"
 
@@ -148,12 +148,13 @@ class Design:
         return found, impossible
 
     def write(self, found: Found, lines: Sequence[str]) -> None:
-        """Write design.csv, design.json, and the report with its figures."""
+        """Write design.csv, design.json, and the report on the drafts that were measured."""
         with folder.writing_to(self.place):
             write_csv(self.place / SHAPES, found.rows)
             replace_text(self.place / DOCUMENT, json.dumps({**found.document, "findings": lines}, indent=2) + "\n")
         runs = sorted((file.parent for file in self.place.glob("measured/*/journal.jsonl")), key=lambda run: run.name)
-        report_page.write_report([self.place, *runs[-1:]], svg=True)
+        if runs:
+            report_page.write_report(runs[-1:], self.place / "report.html", svg=True)
 
     def draft(self, one: Candidate, tokens: int) -> Path:
         """The folder of a draft after so many tokens."""

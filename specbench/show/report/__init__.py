@@ -1,1 +1,1 @@
-"""The report on a run, a calibration or a design: its content as data, and the page made from it."""
+"""The report on a run or a calibration: its content as data, and the page made from it."""

@@ -31,7 +31,6 @@ from specbench.show.report.content import (
     run_part,
     side_by_side,
 )
-from specbench.show.report.design import SHAPES, DesignPart, design_part
 from specbench.show.report.figure import Picture
 from specbench.show.report.figures_why import steps_of
 from specbench.show.table import unbroken
@@ -40,7 +39,7 @@ from specbench.wording import clean, first_line
 
 FOLDER = "plots"
 
-Part = RunPart | CalibrationPart | DesignPart
+Part = RunPart | CalibrationPart
 
 
 def write_report(
@@ -52,7 +51,7 @@ def write_report(
     pdf: bool = False,
     note: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Write the report on folders of runs, calibrations and designs, and its figures next to it; returns the file.
+    """Write the report on folders of runs and calibrations, and its figures next to it; returns the file.
 
     Default: report.html in the first folder. png, svg, pdf: formats of the figure files. note: called with
     notes for the user. UsageError if a folder is not a run, or the file cannot be written.
@@ -78,9 +77,7 @@ def write_report(
 
 def part_of(path: Path) -> Part:
     """The report part of a folder."""
-    if (path / POINTS).is_file():
-        return calibration_part(path)
-    return design_part(path) if (path / SHAPES).is_file() else run_part(path)
+    return calibration_part(path) if (path / POINTS).is_file() else run_part(path)
 
 
 CONTENTS: dict[str, Any] = {  # template variables besides the parts

@@ -1,0 +1,99 @@
+"""`specbench recommend`: two runs, candidates with reasons, an answer, and words that deploy it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.jobs.search import LEAST, SCOUTS, candidates, choices, deploy
+from specbench.judge.verdict import recommend as judged
+from specbench.results.named_runs import read_csv
+from tests.judge.test_choice import row as scouted
+from tests.support.frontdoor import Command
+from tests.support.tinypair import Pair, prompts
+
+SHORT = ("--max-new-tokens", "6", "--warmup", "0", "--tier", "eager", "--k", "3")
+
+
+def test_candidates_are_measured_at_the_largest_lookahead_and_those_that_could_win_again(
+    command: Command, pair: Pair, tmp_path: Path
+) -> None:
+    data = prompts(tmp_path / "prompts.jsonl", 9, 14)
+    given = ("--target", pair.target, "--draft", pair.draft, "--dataset", data, "--limit", "2")
+    found = command("recommend", *given, *SHORT)
+    assert found.code == 0, found.err
+    first, second = sorted((found.cwd / "results").iterdir(), key=lambda run: (run / "run.json").stat().st_mtime_ns)
+    rows, again = read_csv(first / "results.csv"), read_csv(second / "results.csv")
+    assert [(row["method"], row["k"]) for row in rows] == [("chain", "3"), ("prompt-lookup", "3"), ("suffix", "3")]
+    assert 1 <= len(again) <= 3
+    assert all(int(row["k"]) <= 3 for row in again)
+    assert all(name in found.out for name in ("candidates", "predicted", "prompt-lookup", "deploy:"))
+    assert any(word in found.out for word in ("YES", "NO", "UNCLEAR", "PROVISIONAL"))
+
+
+def test_candidates_are_those_that_an_engine_has() -> None:
+    assert candidates({}, "d") == {"method": ["chain", "prompt-lookup", "suffix"]}
+    assert candidates({}, None) == {"method": ["prompt-lookup", "suffix"]}
+    assert candidates({"method": ["chain"]}, "d") == {"method": ["chain"]}
+    assert candidates({"backend": "vllm-serve"}, "d")["spec_config"] == ["draft-model", "ngram", "suffix"]
+    assert candidates({"backend": "llama-server"}, None)["spec_config"] == ["ngram", "ngram-mod"]
+    assert candidates({"backend": "sglang", "spec_config": ["mtp"]}, "d")["spec_config"] == ["mtp"]
+
+
+def row(method: str, k: int, speedup: float, spread: float = 0.05, **more: Any) -> dict[str, Any]:
+    about = {"target": "big", "draft": "small", "dataset": "code", "temperature": 0.0, "batch": 1, "prompts": 100,
+             "limit": 100, "backend": "native"}  # fmt: skip
+    bounds = {"speedup_low": speedup * (1 - spread), "speedup_high": speedup * (1 + spread)}
+    return scouted(speedup, 2.0, [0.7] * k, k=k) | about | {"method": method} | bounds | more
+
+
+def test_a_candidate_that_is_not_measured_again_says_why() -> None:
+    load = [
+        row("chain", 4, 1.5),
+        row("suffix", 4, 0.9),
+        row("other", 4, 0.0, status="failed", error="it did not start"),
+    ]
+    (best, *_), measured = choices(load, []), [row("chain", k, 1.4) for k in range(1, 5)]
+    lines = list(choices(load, measured))
+    assert (lines[0]["candidate"], lines[0]["measured"], lines[0]["note"]) == ("chain", 1.4, "")
+    assert lines[0]["predicted"] == best["predicted"]
+    assert (lines[1]["measured"], "slower than chain" in lines[1]["note"] or "as fast as" in lines[1]["note"]) == (
+        None,
+        True,
+    )
+    assert (lines[2]["predicted"], "it did not start" in lines[2]["note"]) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        (row("chain", 3, 1.4), "llama-server: --spec-type draft-simple -md small --spec-draft-n-max 3"),
+        (row("prompt-lookup", 3, 1.4), "sglang: --speculative-algorithm NGRAM --speculative-num-draft-tokens 4"),
+        (row("recycling", 3, 1.4), "no server that specbench knows has this method"),
+        (row("chain", 3, 0.8), "the engine without a draft"),
+        (row("chain", 3, 1.01), "once that is certain:"),
+        (row("chain", 3, 0.99), "the engine without a draft"),
+    ],
+)
+def test_the_answer_ends_with_words_that_deploy_it(cell: dict[str, Any], words: str) -> None:
+    (answer,) = judged([cell])
+    assert words in deploy(answer, [cell])
+
+
+def test_a_served_arm_is_deployed_as_it_was_measured_and_by_batch() -> None:
+    arm = {"backend": "vllm-serve", "spec_config": "ngram"}
+    rows = [row("chain", 4, 1.5, **arm), row("chain", 4, 0.8, batch=8, **arm), row("chain", 2, 1.2, batch=8, **arm)]
+    rows.append(row("chain", 2, 1.3, **arm))
+    answers = judged(rows)
+    config, schedule = deploy(answers[0], rows)
+    assert json.loads(config.partition("--speculative-config ")[2].strip("'"))["num_speculative_tokens"] == 4
+    assert json.loads(schedule.partition("once: ")[2])["num_speculative_tokens_per_batch_size"] == [
+        [1, 7, 4],
+        [8, 8, 2],
+    ]
+
+
+def test_what_drafts_nothing_is_refused(command: Command) -> None:
+    assert command("recommend", "--acceptance", "0.8").code == 2
+    assert LEAST <= SCOUTS

@@ -1,0 +1,80 @@
+"""From one cell at the largest lookahead to all smaller ones, and to those that could win."""
+
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+import pytest
+
+from specbench.judge.choice import MOST, Choice, best_choices, contenders, lookaheads, why_not
+from specbench.theory.formulas import expected_tokens
+
+K, ALPHA = 8, 0.7
+
+
+def row(speedup: float, tokens: float, chances: list[float], k: int = K, **more: Any) -> dict[str, Any]:
+    found = {f"acceptance_at_{place}": chance for place, chance in enumerate(chances, 1)}
+    about = {"status": "ok", "method": "chain", "k": k, "speedup": speedup, "speedup_low": 0.9 * speedup,
+             "speedup_high": 1.1 * speedup, "tokens_per_round": tokens, "lossless": "identical"}  # fmt: skip
+    return {**about, **found, **more}
+
+
+@pytest.mark.parametrize("overhead", [0.0, 0.2])
+@pytest.mark.parametrize("per_token", [0.05, 0.3])
+def test_smaller_lookaheads_are_those_of_the_formula_if_every_drafted_token_costs_the_same(
+    overhead: float, per_token: float
+) -> None:
+    def speedup(k: int) -> float:
+        return expected_tokens(ALPHA, k) / (1 + overhead + per_token * k)
+
+    measured = row(speedup(K), expected_tokens(ALPHA, K), [ALPHA] * K, overhead=overhead)
+    found = lookaheads(measured)
+    assert [one.k for one in found] == list(range(1, K + 1))
+    for one in found:
+        assert one.speedup == pytest.approx(speedup(one.k))
+        assert (one.low, one.high) == pytest.approx((0.9 * one.speedup, 1.1 * one.speedup))
+    (best,) = best_choices([measured])
+    assert best.k == max(range(1, K + 1), key=speedup)
+
+
+def test_rounds_without_a_draft_lower_the_tokens_of_every_lookahead_alike() -> None:
+    drafted, chances = 0.4, [0.9, 0.8, 0.6]
+    joint = list(accumulate(chances, mul))
+    found = lookaheads(row(1.2, 1 + drafted * sum(joint), chances, k=3))
+    time = (1 + drafted * sum(joint)) / 1.2
+    assert found[-1].speedup == pytest.approx(1.2)
+    assert found[0].speedup == pytest.approx((1 + drafted * joint[0]) / (1 + (time - 1) / 3))
+
+
+def test_an_own_lookahead_alone_where_nothing_else_is_known_and_none_of_a_cell_that_failed() -> None:
+    assert [one.k for one in lookaheads(row(1.2, 2.0, []))] == [K]
+    blocks = row(1.2, 2.0, [0.7] * K, draft_cost_per="round"), row(1.2, 2.0, [0.7] * K, spec_config="dflash")
+    assert [[one.k for one in lookaheads(block)] for block in blocks] == [[K], [K]]
+    assert lookaheads(row(1.2, 2.0, [0.7] * K, status="oom")) == []
+    assert lookaheads(row(1.2, 2.0, [0.7] * K, lossless="MISMATCH")) == []
+
+
+def test_the_search_of_a_lookup_costs_the_same_for_any_lookahead() -> None:
+    search, per_token, tokens = 0.3, 0.1, expected_tokens(ALPHA, K)
+    measured = tokens / (1 + search + per_token * K)
+    more = {"method": "prompt-lookup", "draft_cost_per": "round", "c": search / K, "drafted_per_round": K}
+    for one in lookaheads(row(measured, tokens, [ALPHA] * K, **more)):
+        assert one.speedup == pytest.approx(expected_tokens(ALPHA, one.k) / (1 + search + per_token * one.k))
+
+
+def choice(name: str, speedup: float, spread: float = 0.05) -> Choice:
+    return Choice({"method": name}, 2, speedup, speedup * (1 - spread), speedup * (1 + spread))
+
+
+def test_those_that_could_be_the_fastest_and_pay_are_measured_again() -> None:
+    found = [choice("a", 1.5), choice("b", 1.45), choice("c", 1.2), choice("d", 1.49, 0.5)]
+    found.sort(key=lambda one: -one.speedup)
+    assert [one.name for one in contenders(found)] == ["a", "d", "b"]
+    assert why_not(found[-1], found) == "slower than a"
+    assert why_not(choice("e", 0.8), found) == "at most 0.84× as fast as without a draft"
+    many = [choice(name, 1.5) for name in "abcd"]
+    assert len(contenders(many)) == MOST
+    assert why_not(many[-1], many) == f"not among the best {MOST}"
+    losing = [choice("a", 0.9), choice("b", 0.89)]
+    assert [one.name for one in contenders(losing)] == ["a"], "the best is measured, so that NO is certain"
+    assert contenders([]) == []
