@@ -118,16 +118,19 @@ def sweep(given: Given, grid: Grid = None) -> None:
     launch({**given, "config": file}, axes=None, **USUAL)
 
 
-CANDIDATES = setting("method", "Candidates, a list of methods. Default: chain with a draft, prompt-lookup and suffix; "
-                     "of a server those arms that it has, or a list with --spec-config.")  # fmt: skip
+CANDIDATES = setting("method", "Candidates: a list of methods; --spec-config takes a list of arms of a server.",
+                     "chain with a draft, prompt-lookup and suffix; of a server those that it has")  # fmt: skip
 LARGEST = setting("k", "The largest lookahead. Every candidate is measured with it once.", 8)
 
 
-@options(*PAIR, *DATA, CANDIDATES, LARGEST, *RUN_METHOD[2:], *RUN_SAMPLING, *EXECUTION, *MEASURING, "config", *RESULTS,
+@options(*PAIR, *DATA, CANDIDATES, LARGEST, *RUN_SAMPLING, *EXECUTION, *MEASURING, "config", *RESULTS,
          lists=AXES)  # fmt: skip
 def recommend(
     given: Given,
-    minutes: Annotated[float, typer.Option(min=0.1, help="The second run takes as many prompts as fit into it.")] = 30,
+    minutes: Annotated[
+        float,
+        typer.Option(min=0.1, help="The second run takes as many prompts as fit into it.", rich_help_panel=MEASURE),
+    ] = 30,
 ) -> None:
     """Recommend a method and K for a model, an engine and its loads, and print the line that deploys it.
 

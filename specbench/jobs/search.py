@@ -308,8 +308,8 @@ def candidates(settings: dict[str, Any], draft: str | None) -> dict[str, Any]:
 
 def start_recommend(cells: Sequence[RunSpec], output: Output, minutes: float) -> None:
     """Measure twice; print the candidates, the answer for every load, and the words that deploy it."""
-    if any(cell.acceptance or not cell.k for cell in cells):
-        raise UsageError("recommend compares candidates that draft: leave out --acceptance, and --k 0 or baseline")
+    if any(cell.acceptance or not cell.k or cell.backend == "openai" for cell in cells):
+        raise UsageError("recommend compares drafts that it starts: leave out --acceptance, --url, --k 0 and baseline")
     began = time.monotonic()
     first = recorded([cell.with_(limit=min(cell.limit or SCOUTS, SCOUTS)) for cell in cells], output)
     scouted = [cell.row() for cell in first.cells]

@@ -20,7 +20,7 @@ from specbench.spec import RunSpec
 from tests.support.frontdoor import Command
 
 LAWS = {setting.name for setting in group("law", RunSpec)}
-LAWFUL = ("run", "sweep-k", "check", "trace", "tree", "skip-layers", "design-draft")
+LAWFUL = ("run", "sweep-k", "recommend", "check", "trace", "tree", "skip-layers", "design-draft")
 OF_ITS_OWN = {"verify": {"temperature"}}  # what re-scores its text knows nothing of how we truncate
 GIVEN = ("--temperature", "0.5", "--top-k", "3", "--top-p", "0.9", "--min-p", "0.1", "--eta", "0.01")
 

@@ -95,5 +95,10 @@ def test_a_served_arm_is_deployed_as_it_was_measured_and_by_batch() -> None:
 
 
 def test_what_drafts_nothing_is_refused(command: Command) -> None:
-    assert command("recommend", "--acceptance", "0.8").code == 2
+    for words in (
+        ("--method", "baseline"),
+        ("--backend", "openai", "--url", "http://localhost:1", "--method", "chain"),
+    ):
+        found = command("recommend", *words)
+        assert (found.code, "recommend compares drafts" in found.line) == (2, True)
     assert LEAST <= SCOUTS

@@ -60,8 +60,8 @@ def grouped_attention(
     mask = attention_mask
     if mask is not None and mask.shape[2] == length:
         mask = tiled(mask, groups)
-    if many:
-        count = parts_of(rows, key.shape[1], key.shape[2], workers(query.device), query.device.type)
+    count = parts_of(rows, key.shape[1], key.shape[2], workers(query.device), query.device.type) if many else 1
+    if count > 1:
         out = in_parts(beside, key, value, mask, scaling, count)
     else:
         out = F.scaled_dot_product_attention(beside, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
@@ -97,6 +97,7 @@ FEW = 256  # maximum queries, those of a group counted
 TILE = 16  # keys: a GPU reads masks whose parts are multiples of it
 OCCUPANCY = 2  # thread blocks per multiprocessor
 ON_GPU = (torch.float32, torch.bfloat16, torch.float16)
+AMPERE = 8  # compute capability of the first GPUs whose kernel takes bfloat16
 
 
 def worthwhile(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
@@ -116,7 +117,8 @@ def workers(device: torch.device) -> int:
     """The number of threads, or of the thread blocks that a GPU runs at a time; set before anything is compiled."""
     if device.type == "cpu":
         return torch.get_num_threads()
-    return OCCUPANCY * int(torch.cuda.get_device_properties(device).multi_processor_count)
+    gpu = torch.cuda.get_device_properties(device)
+    return OCCUPANCY * int(gpu.multi_processor_count) if gpu.major >= AMPERE else 1
 
 
 def parts_of(rows: int, heads: int, keys: int, workers: int, kind: str = "cpu") -> int:
@@ -132,8 +134,6 @@ def parts_of(rows: int, heads: int, keys: int, workers: int, kind: str = "cpu") 
 def in_parts(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, parts: int) -> Tensor:
     """[B, H', q, D] attention of query [B, H', q, D] over key and value [B, H', L, D]; mask [B or 1, 1, q or 1, L] is
     added. Remaining keys form a separate part."""
-    if parts == 1:
-        return partial(query, key, value, mask, scale)[0]
     rows, heads, asked, _ = query.shape
     whole, alone = key.shape[2] // parts * parts, query.flatten(0, 1).unsqueeze(1)
     found = []
