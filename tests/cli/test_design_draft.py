@@ -82,7 +82,7 @@ def test_a_design_is_timed_trained_measured_and_gone_on_with(
     assert rows == list(csv.DictReader((place / "design.csv").read_text().splitlines()))
     assert len(json.loads((place / "design.json").read_text())["rungs"]) == 2
     page = (place / "report.html").read_text()
-    assert all(row["name"] in page for row in rows)
+    assert all(row["name"] in page for row in trained), "those that were measured"
     assert {"png", "svg"} == {file.suffix[1:] for file in (place / "plots").iterdir()}
 
     monkeypatch.setattr(report_page, "write_report", no_report)
