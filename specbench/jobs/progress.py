@@ -19,6 +19,7 @@ from rich.text import Text
 
 from specbench import metrics
 from specbench.backends.base import Backend, Held
+from specbench.backends.engines.arms import ENGINES
 from specbench.jobs.output import say
 from specbench.measure.fit import fit_of, refuse_too_large
 from specbench.results import machine, noise, statistics
@@ -219,7 +220,8 @@ class Display(Observer):
         self._prepared += 0.0 if self._since is None else now - self._since
         self._since = None if spec is None else now
         if spec is not None:
-            self._look(machine.load_average() if self._known else None)  # a cluster measures elsewhere
+            known = self._known and spec.backend not in ENGINES  # a cluster is elsewhere, a server's load is ours
+            self._look(machine.load_average() if known else None)
             self._draw(f"preparing {arm_of(spec)}")
         self._say_late(None if self._quiet else spec)
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from specbench.backends.base import Backend
+from specbench.backends.engines.arms import ENGINES
 from specbench.data.prompts import Prompt, next_turn
 from specbench.measure.course import Arms, compare_with_baseline, first_estimate, prepare
 from specbench.measure.group import (
@@ -270,7 +271,7 @@ def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Sampl
             if group.has(turn):
                 decode_again(group, arms, turn)
             else:
-                load = load_average()
+                load = None if group.baseline.backend in ENGINES else load_average()  # theirs is ours
                 order = order_of(list(group.arms), group.baseline.seed, turn.earlier, turn.chunk)
                 slices = slices_of(group, arms, turn, order)
                 if samples := samples_of(group, arms, turn, order, load, slices):

@@ -90,6 +90,7 @@ def test_both_arms_are_started_measured_and_ended(command: Command, begun: Path,
     found = command("run", "--backend", "vllm-serve", *common, "--k", K, "--server-args", "--max-model-len 64")
     assert found.code == 0, found.err
     (row,) = found.table()
+    assert row["load_average"] == "", "the servers are ours, and so is their load"
     wanted = {"acceptance_length": "4.0", "acceptance_joint": "1 1 1", "lossless": "identical", "method": "chain"}
     assert {name: row[name] for name in wanted} == wanted
     assert row["acceptance_from"] == "each request (metrics.speculative_decoding)"
