@@ -118,7 +118,7 @@ def sweep(given: Given, grid: Grid = None) -> None:
     launch({**given, "config": file}, axes=None, **USUAL)
 
 
-CANDIDATES = setting("method", "Candidates: a list of methods; --spec-config takes a list of arms of a server.",
+CANDIDATES = setting("method", "Candidates: a list of methods; --spec-config, repeated, names those of a server.",
                      "chain with a draft, prompt-lookup and suffix; of a server those that it has")  # fmt: skip
 LARGEST = setting("k", "The largest lookahead. Every candidate is measured with it once.", 8)
 
@@ -146,9 +146,9 @@ def recommend(
     from specbench.jobs.search import candidates, start_recommend
     from specbench.models.checkpoints.names import default_draft
 
-    settings = settings_of(given)
+    settings = with_lists({**USUAL, "k": 8, **settings_of(given)})
     draft = settings.get("draft") or default_draft(str(settings.get("target", "demo")))
-    chosen = with_lists({**USUAL, "k": 8, **candidates(settings, draft)})
+    chosen = candidates(settings, draft)
     from specbench.jobs.output import output_of
 
     start_recommend(cells_of(chosen, given), output_of(chosen, given), minutes)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from specbench.jobs import search
 from specbench.jobs.search import LEAST, SCOUTS, candidates, choices, deploy
 from specbench.judge.verdict import recommend as judged
 from specbench.results.named_runs import read_csv
@@ -92,6 +93,15 @@ def test_a_served_arm_is_deployed_as_it_was_measured_and_by_batch() -> None:
         [1, 7, 4],
         [8, 8, 2],
     ]
+
+
+def test_a_server_is_given_its_own_arms(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[Any]()
+    monkeypatch.setattr(search, "start_recommend", lambda cells, *_: seen.extend(cells))
+    given = ("--target", "gpt2", "--backend", "llama-server", "--concurrency", "1,2", "--dataset", "code")
+    found = command("recommend", *given)
+    assert found.code == 0, found.err
+    assert [(one.spec_config, one.batch) for one in seen] == [(n, b) for b in (1, 2) for n in ("ngram", "ngram-mod")]
 
 
 def test_what_drafts_nothing_is_refused(command: Command) -> None:
