@@ -318,7 +318,10 @@ def start_recommend(cells: Sequence[RunSpec], output: Output, minutes: float) ->
     if not wanted:
         raise_for_status(first.cells)
         raise CellsFailedError(f"no candidate was measured: {'; '.join(dict.fromkeys(map(flaw, scouted)))}")
-    say(Console(stderr=True, quiet=output.quiet), ["again: " + ", ".join(f"{name} (K = {k})" for name, k in wanted)])
+    say(
+        Console(stderr=True, quiet=output.quiet),
+        ["measuring again: " + ", ".join(f"{name} (K = {k})" for name, k in wanted)],
+    )
     spent, decoded = time.monotonic() - began, sum(len(cell.samples) for cell in first.cells)
     again = [cell.with_(k=k) for cell in cells for name, k in wanted if (cell.spec_config or cell.method) == name]
     fits = max(int((60 * minutes - spent) * decoded / spent / len(again)), LEAST)

@@ -271,7 +271,7 @@ def measured_turns(group: Group, backend: Backend, arms: Arms) -> Iterator[Sampl
             if group.has(turn):
                 decode_again(group, arms, turn)
             else:
-                load = None if group.baseline.backend in ENGINES else load_average()  # theirs is ours
+                load = None if group.baseline.backend in ENGINES else load_average()  # it is the server
                 order = order_of(list(group.arms), group.baseline.seed, turn.earlier, turn.chunk)
                 slices = slices_of(group, arms, turn, order)
                 if samples := samples_of(group, arms, turn, order, load, slices):

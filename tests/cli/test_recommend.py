@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specbench.jobs import search
-from specbench.jobs.search import LEAST, SCOUTS, candidates, choices, deploy
+from specbench.jobs.search import candidates, choices, deploy
 from specbench.judge.verdict import recommend as judged
 from specbench.results.named_runs import read_csv
 from tests.judge.test_choice import row as scouted
@@ -111,4 +111,3 @@ def test_what_drafts_nothing_is_refused(command: Command) -> None:
     ):
         found = command("recommend", *words)
         assert (found.code, "recommend compares drafts" in found.line) == (2, True)
-    assert LEAST <= SCOUTS

@@ -15,6 +15,7 @@ from specbench.models.network.attention import grouped_attention, in_parts, part
 from specbench.models.network.causal import Causal
 from specbench.models.network.passes import additive
 from specbench.models.network.sampling import Sampling
+from specbench.theory import roofline
 from tests.support.tiny import context_of, network
 
 
@@ -78,6 +79,10 @@ def test_parts_of_several_rows_are_the_whole(count: int, length: int, shared: bo
     mask = additive((slot <= last[:1, :, None] if shared else slot <= last[..., None])[:, None], torch.float64)
     found = in_parts(query, key, value, mask, 0.3, count)
     assert torch.allclose(found, by_definition(query, key, value, mask, 0.3), atol=1e-14)
+
+
+def test_a_prediction_divides_keys_where_rounds_do() -> None:
+    assert (attention.LONG["cuda"], attention.PART["cuda"]) == (roofline.LONG, roofline.PART)
 
 
 @pytest.mark.parametrize(
