@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from statistics import median, quantiles
 from typing import Any
 
@@ -72,11 +73,6 @@ class AtContext:
         costs = self.costs()
         return optimum.round_costs(costs.first, costs.later, costs.verify, costs.overhead)
 
-    def free_width(self) -> int:
-        """The number of tokens up to which no pass costs more than 1.10 times a single-token pass."""
-        dear = [p.width for p in self.target if p.v > FREE]
-        return max(p.width for p in self.target if not dear or p.width < dear[0])
-
     def summary(self) -> dict[str, Any]:
         """One row of derived values at this length, independent of α."""
         costs = self.costs()
@@ -88,19 +84,17 @@ class AtContext:
             "c_first": costs.first,
             "c_later": costs.later,
             "overhead": costs.overhead,
-            "free_width": self.free_width(),
+            "free_width": [p.width for p in takewhile(lambda p: p.v <= FREE, self.target)][-1],
             "break_even_alpha": optimum.break_even_alpha_of(self.rounds()),
         }
 
     def choices(self) -> list[dict[str, Any]]:
         """The optimal K for a range of α, with the predicted speedup; K = 0 if no K pays."""
-        rounds, found = self.rounds(), []
+        rounds, found = self.rounds(), list[dict[str, Any]]()
         for alpha in ALPHAS:
             k, speedup = optimum.best_k_of(alpha, rounds)
-            near = optimum.near_best_of(alpha, rounds)
-            found.append(
-                {"context": self.context, "alpha": alpha, "best_k": k, "speedup": speedup, "near_best": ranges(near)}
-            )
+            near = ranges(optimum.near_best_of(alpha, rounds))
+            found.append({"context": self.context, "alpha": alpha, "best_k": k, "speedup": speedup, "near_best": near})
         return found
 
     def forecast(self, alphas: Sequence[float], ks: Sequence[int], rows: int = 1) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from specbench.results import statistics
 from specbench.results.numbers import (
     LEARNING,
     acceptance_columns,
+    cost_columns,
     decodes,
     explanation,
     output_columns,
@@ -24,9 +25,10 @@ from specbench.results.samples import Sample, by_prompt
 from specbench.theory.optimum import measured_costs
 from specbench.wording import grouped
 
+COSTS = ("c", "v", "overhead", "baseline_tokens_per_second", "tokens_per_second")
 PREDICTED = ("speedup_predicted", "speedup_calibrated")
-TIMED = ("c", "v", "overhead", "baseline_tokens_per_second", "tokens_per_second", "c_mean", "v_mean", "speedup",
-         "speedup_low", "speedup_high", "speedup_geomean", "speedup_end_to_end", *LEARNING, *PREDICTED)  # fmt: skip
+TIMED = (*COSTS, "c_mean", "v_mean", "speedup", "speedup_low", "speedup_high", "speedup_geomean",
+         "speedup_end_to_end", *LEARNING, *PREDICTED)  # fmt: skip
 
 
 def numbers_by_category(samples: Sequence[Sample], longest: int, lookahead: int | None) -> list[dict[str, Any]]:
@@ -50,7 +52,7 @@ def category_numbers(samples: Sequence[Sample], lookahead: int | None) -> dict[s
     emitted = [sum(len(trace.tokens) for trace in group) for group in groups]
     found = statistics.ratio_of_totals(emitted, [sum(len(trace.rounds) for trace in group) for group in groups])
     arms = timing([s.baseline for s in samples]), timing([s.method for s in samples])
-    explained = explanation(samples, *arms, lookahead)
+    cost, explained = cost_columns(samples, *arms), explanation(samples, *arms, lookahead)
     own = [own_numbers(group) for group in grouped(samples, lambda one: one.prompt)]
     return {
         "category": samples[0].category,
@@ -59,7 +61,7 @@ def category_numbers(samples: Sequence[Sample], lookahead: int | None) -> dict[s
         **acceptance_columns(samples, counts),
         "tokens_per_round_low": found.low,
         "tokens_per_round_high": found.high,
-        **costs(samples),
+        **{name: cost[name] for name in COSTS},
         **speedup_columns(samples),
         **{name: explained[name] for name in PREDICTED},
         **{f"{name}_mean": mean([numbers[name] for numbers in own]) for name in own[0]},
@@ -68,19 +70,6 @@ def category_numbers(samples: Sequence[Sample], lookahead: int | None) -> dict[s
         "tested": counts.tested,
         "accepted": counts.accepted,
         "tokens": counts.emitted,
-    }
-
-
-def costs(samples: Sequence[Sample]) -> dict[str, float]:
-    """c, v and overhead in baseline steps over these prompts, and the speeds of both arms."""
-    baseline, method = timing([s.baseline for s in samples]), timing([s.method for s in samples])
-    found = measured_costs(baseline, method)
-    return {
-        "c": found.c,
-        "v": found.v,
-        "overhead": found.overhead,
-        "baseline_tokens_per_second": metrics.ratio(baseline.tokens, baseline.seconds),
-        "tokens_per_second": metrics.ratio(method.tokens, method.seconds),
     }
 
 

@@ -18,11 +18,7 @@ from specbench.results.statistics import Interval, bounds, difference_of_shares,
 ARMS = ("", "baseline_")
 TIMES = ("ttft", "prefill", "per_token", "per_step", "latency")  # these have percentiles, over requests or prompts
 POINTS = ("median", "p90", "p95", "p99")
-LATENCY = (
-    "ttft_ms",
-    "baseline_ttft_ms",
-    *(f"{arm}{t}_{p}_ms" for t in TIMES for p in POINTS for arm in ARMS),
-)
+LATENCY = ("ttft_ms", "baseline_ttft_ms", *(f"{arm}{t}_{p}_ms" for t in TIMES for p in POINTS for arm in ARMS))
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,10 @@ def latency(baseline: Sequence[Trace], method: Sequence[Trace], rows: int = 1) -
     found = dict[str, float | None](dict.fromkeys(LATENCY))
     for arm, traces in (("", method), ("baseline_", baseline)):
         requests = requests_of(traces)
-        times = times_of(requests) if requests else times_alone(traces) if rows == 1 else {}
+        times = times_of(requests) if requests else {}
+        if not requests and rows == 1:
+            times["prefill"] = [trace.prefill_seconds for trace in traces if trace.prefill_seconds > 0]
+            times["per_token"] = [trace.seconds / len(trace.tokens) for trace in traces if trace.tokens]
         found[f"{arm}ttft_ms"] = 1000 * mean(times["ttft"]) if requests else None
         found |= in_milliseconds(arm, times)
     return found
@@ -90,14 +89,6 @@ def times_of(requests: Sequence[Request]) -> dict[str, list[float]]:
         "per_token": [one.tpot for one in requests if one.tokens > 1 and one.decoding > 0],
         "per_step": [one.step for one in requests if one.step is not None],
         "latency": [one.last for one in requests],
-    }
-
-
-def times_alone(traces: Sequence[Trace]) -> dict[str, list[float]]:
-    """The seconds of prompts that were decoded one by one in this process."""
-    return {
-        "prefill": [trace.prefill_seconds for trace in traces if trace.prefill_seconds > 0],
-        "per_token": [trace.seconds / len(trace.tokens) for trace in traces if trace.tokens],
     }
 
 

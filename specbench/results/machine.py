@@ -34,11 +34,10 @@ MACHINE = ("device_name", "cpu", "cores", "threads", "platform", "cuda", "python
 MEASURED_ON = ("device_name", "gpu_driver", "threads", "torch", "transformers", "specbench", "fingerprint")  # columns
 PROCESSES, GENERATIONS, SHOWN = 4096, 32, 3  # limits on processes read, parents followed, names shown
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "numpy", "scipy")
-PEAK_NAMES = ("peak_memory_device", "peak_memory_host")
+PEAKS = tuple(f"{arm}{name}" for arm in ("baseline_", "") for name in ("peak_memory_device", "peak_memory_host"))
 T = TypeVar("T")
 NVML = "pynvml"
 SM, MEMORY, CORE_SENSOR = 1, 2, 0  # NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU of nvml.h
-PREFIXES = ("GPU-", "MIG-")  # of whole GPUs, and of GPU partitions
 
 # Causes of reduced GPU clocks (nvmlClocksThrottleReason… of nvml.h). Excluded: idle (1), clocks fixed by a
 # user (2) and clocks set by a display (256).
@@ -122,30 +121,21 @@ class Peaks:
     method: Peak = Peak()
 
     def row(self) -> dict[str, int | None]:
-        found = (self.baseline.device, self.baseline.host, self.method.device, self.method.host)
-        return dict(zip(PEAKS, found, strict=True))
+        return dict(zip(PEAKS, (*vars(self.baseline).values(), *vars(self.method).values()), strict=True))
 
     def higher(self, other: "Peaks") -> "Peaks":
         return Peaks(self.baseline.higher(other.baseline), self.method.higher(other.method))
 
     def line(self) -> dict[str, list[int | None]]:
         """The peaks for the journal."""
-        return {name: [one.device, one.host] for name, one in vars(self).items()}
-
-
-PEAKS = tuple(f"{arm}{name}" for arm in ("baseline_", "") for name in PEAK_NAMES)
+        return {name: list(vars(one).values()) for name, one in vars(self).items()}
 
 
 def peaks_of(line: Mapping[str, Any]) -> Peaks:
     """Parse peaks from the journal. ValueError or TypeError for invalid byte counts."""
-    found = {name: Peak(*one) for name, one in line.items()}
-    if any(
-        size is not None and (type(size) is not int or size < 0)
-        for one in found.values()
-        for size in vars(one).values()
-    ):
+    if any(size is not None and (type(size) is not int or size < 0) for one in line.values() for size in one):
         raise ValueError(f"memory of {line}")
-    return Peaks(**found)
+    return Peaks(**{name: Peak(*one) for name, one in line.items()})
 
 
 # --- an NVIDIA GPU, by NVML -------------------------------------------------------------------------------------------
@@ -226,7 +216,9 @@ def gpu_named(uuid: str, nvml: Nvml | None) -> Gpu | None:
     """The GPU with an id, without the `GPU-` prefix as in torch; None if NVML does not know it."""
     if nvml is None:
         return None
-    handles = (answer(partial(nvml.nvmlDeviceGetHandleByUUID, f"{prefix}{uuid}")) for prefix in PREFIXES)
+    handles = (
+        answer(partial(nvml.nvmlDeviceGetHandleByUUID, f"{prefix}{uuid}")) for prefix in ("GPU-", "MIG-")
+    )  # partitions
     return next((Gpu(nvml, handle) for handle in handles if handle is not None), None)
 
 
@@ -303,9 +295,7 @@ def running_besides(proc: Path = Path("/proc")) -> str:
     """
     table = dict(islice(_processes(proc), PROCESSES))
     found = Counter(name for pid, (name, state, _) in table.items() if state == "R" and not _ours(pid, table))
-    return ", ".join(
-        f"{clean(name, 32)} ×{count}" if count > 1 else clean(name, 32) for name, count in found.most_common(SHOWN)
-    )
+    return ", ".join(clean(name, 32) + f" ×{count}" * (count > 1) for name, count in found.most_common(SHOWN))
 
 
 def _processes(proc: Path) -> Iterator[tuple[int, tuple[str, str, int]]]:

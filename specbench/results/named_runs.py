@@ -102,12 +102,9 @@ def runs_in(parent: Path) -> list[Path]:
         found = [path for path in parent.iterdir() if (path / DESCRIPTION).is_file()]
     except OSError:
         return []
-    return sorted(found, key=lambda path: (bool(TIMED.match(path.name)), path.name[:16], began(path), path.name))
-
-
-def began(path: Path) -> float:
-    """The modification time of run.json: runs started in the same second have equal times in their names."""
-    return (path / DESCRIPTION).stat().st_mtime
+    # runs of one second have equal times in their names
+    times = {path: (path / DESCRIPTION).stat().st_mtime for path in found}
+    return sorted(found, key=lambda path: (bool(TIMED.match(path.name)), path.name[:16], times[path], path.name))
 
 
 def found_run(given: Path) -> Path:

@@ -5,7 +5,7 @@ predicted (`Draft.belief`); a test is a verified drafted token with a belief.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -44,9 +44,8 @@ def inner_levels(traces: Sequence[Trace], step: float) -> list[InnerLevel]:
     for depth, counts in enumerate(level_counts([r for trace in traces for r in trace.rounds]), start=1):
         # a drafting part reports its phases as parts of the draft of the level above (see `timing`)
         draft, verify = (span_seconds(traces, "draft/" * depth + phase) for phase in ("draft", "verify"))
-        found.append(
-            InnerLevel(counts, ratio(ratio(draft, counts.drafted), step), ratio(ratio(verify, counts.rounds), step))
-        )
+        c, v = ratio(ratio(draft, counts.drafted), step), ratio(ratio(verify, counts.rounds), step)
+        found.append(InnerLevel(counts, c, v))
     return found
 
 
@@ -150,27 +149,20 @@ class Bin:
 def curve(rounds: Iterable[RoundCounts]) -> tuple[Bin, ...]:
     """All bins, lowest first; bin m of M has the beliefs in ((m − 1)/M, m/M], and the first one also 0 (Guo et al.)."""
     found: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
-    for belief, accepted in tests(rounds):
-        found[min(max(math.ceil(belief * BINS) - 1, 0), BINS - 1)].append((belief, accepted))
-    return tuple(map(bin_of, found))
-
-
-def tests(rounds: Iterable[RoundCounts]) -> Iterator[tuple[float, bool]]:
-    """Every test: the belief, and whether the token was accepted."""
     for one in rounds:
         for level, belief in enumerate(one.belief):
             if belief is not None:
-                yield min(belief, 1.0), level < one.accepted  # a float32 probability may be 1 + 1e-7
-
-
-def bin_of(found: Sequence[tuple[float, bool]]) -> Bin:
-    """The sums of some tests."""
-    return Bin(
-        tests=len(found),
-        believed=math.fsum(b for b, _ in found),
-        accepted=sum(a for _, a in found),
-        variance=math.fsum(b * (1 - b) for b, _ in found),
-        squared=math.fsum((b - a) ** 2 for b, a in found),
+                exact = min(belief, 1.0)  # a float32 probability may be 1 + 1e-7
+                found[max(math.ceil(exact * BINS) - 1, 0)].append((exact, level < one.accepted))
+    return tuple(
+        Bin(
+            tests=len(pairs),
+            believed=math.fsum(b for b, _ in pairs),
+            accepted=sum(a for _, a in pairs),
+            variance=math.fsum(b * (1 - b) for b, _ in pairs),
+            squared=math.fsum((b - a) ** 2 for b, a in pairs),
+        )
+        for pairs in found
     )
 
 

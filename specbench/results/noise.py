@@ -290,11 +290,12 @@ def steadiness(samples: Sequence[Sample]) -> Steadiness:
         return [found for found in map(value, readings) if found is not None]
 
     cpu, gpu, memory = known(lambda r: r.cpu_mhz), known(lambda r: r.gpu_mhz), known(lambda r: r.gpu_memory_mhz)
+    wanted = math.fsum(known(lambda r: r.cpu_wanted))
     bits = [r.gpu_reasons for r in readings if r.gpu_reasons is not None]
     return Steadiness(
         cpu_mhz=median(cpu),
         cpu_clock_fall=fall(cpu),
-        cpu_steal=steal(known(lambda r: r.cpu_stolen), known(lambda r: r.cpu_wanted)),
+        cpu_steal=math.fsum(known(lambda r: r.cpu_stolen)) / wanted if wanted >= LEAST_WANTED else None,
         gpu_mhz=median(gpu),
         gpu_clock_fall=fall(gpu),
         gpu_memory_mhz=median(memory),
@@ -317,12 +318,6 @@ def fall(clocks: Sequence[float]) -> float | None:
         return None
     low, high = np.quantile(clocks, [LOW, HIGH], method="nearest").tolist()
     return 1 - ratio(low, high) if high else None
-
-
-def steal(stolen: Sequence[float], wanted: Sequence[float]) -> float | None:
-    """The share of stolen processor time; None if there was too little demand."""
-    total = math.fsum(wanted)
-    return math.fsum(stolen) / total if total >= LEAST_WANTED else None
 
 
 def faults(row: Row) -> Iterator[Fault]:

@@ -173,10 +173,8 @@ def explanation(samples: Sequence[Sample], baseline: Timing, method: Timing, loo
     inner = inner_levels(traces, step)
     drafts = draft_costs(inner, traces, step, lookahead)
     found = explain(rounds, baseline, method, lookahead, speedup_of(samples).value, drafts, relayed(traces))
-    return {
-        **found.row(),
-        **{name: value for number, level in enumerate(inner, start=2) for name, value in level.row(number).items()},
-    }
+    levels = (level.row(number) for number, level in enumerate(inner, start=2))
+    return found.row() | {name: value for row in levels for name, value in row.items()}
 
 
 def tallies(counts: metrics.Acceptance, drafting: metrics.Drafting) -> dict[str, Any]:
@@ -330,11 +328,10 @@ def pooled(samples: Sequence[Sample]) -> list[Sample]:
 
 def together(samples: Sequence[Sample]) -> Sample:
     """Samples decoded together as one: all rounds and seconds, over a prompt of the mean length."""
-    first = samples[0]
     if len(samples) == 1:
-        return first
+        return samples[0]
     return replace(
-        first,
+        samples[0],
         prompt_tokens=sum(s.prompt_tokens for s in samples) // len(samples),
         baseline=joined([s.baseline for s in samples]),
         method=joined([s.method for s in samples]),

@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -54,22 +54,20 @@ def read_run(path: Path) -> Run:
     description = read_description(path)
     specs = specs_in(description, path)
     state = JournalState()
-    for place, line in numbered(path / journal.FILE):
+    for number, line in enumerate(journal.read_bodies(path / journal.FILE), start=1):
         try:
             state.add(line)
         except DAMAGE as error:
-            reason = first_line(error)
-            raise UsageError(
-                f"{place}: a line that this specbench did not write ({reason}): start a new run"
-            ) from error
+            wrong = f"a line that this specbench did not write ({first_line(error)})"
+            raise UsageError(f"{path / journal.FILE}:{number}: {wrong}: start a new run") from error
     limits = [one["before"] for one in state.grown]
     if state.grown:
         specs = [spec.with_(limit=state.grown[-1]["limit"]) for spec in specs]
     run = Run(path, description, specs, state.cells(), frozenset(state.ended), limits)
-    listed = set(run.specs)
+    listed = set(specs)
     if foreign := [cell.spec.key for cell in run.cells if cell.spec not in listed]:
         raise UsageError(
-            f"{run.path / journal.FILE} has cell {foreign[0]}, which {DESCRIPTION} does not list: one of them is not "
+            f"{path / journal.FILE} has cell {foreign[0]}, which {DESCRIPTION} does not list: one of them is not "
             "of this run; start a new run"
         )
     check_lost(run, state.former)
@@ -99,18 +97,11 @@ def read_description(path: Path) -> dict[str, Any]:
 def specs_in(description: Mapping[str, Any], path: Path) -> list[RunSpec]:
     """The cells that run.json lists."""
     try:
-        specs = [RunSpec(**spec) for spec in description["specs"]]
-        if not specs:
+        if not (specs := [RunSpec(**spec) for spec in description["specs"]]):
             raise ValueError("it lists no cells")
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path / DESCRIPTION} is damaged ({first_line(error)}): start a new run") from error
     return specs
-
-
-def numbered(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The lines of a journal, each with its location."""
-    for number, line in enumerate(journal.read_bodies(path), start=1):
-        yield f"{path}:{number}", line
 
 
 @dataclass
@@ -169,7 +160,7 @@ class JournalState:
         return [cell_of(line, self.turns[key], self.ended.get(key)) for key, line in self.begun.items()]
 
 
-def check_lost(run: Run, former: Collection[str] = ()) -> None:
+def check_lost(run: Run, former: Collection[str]) -> None:
     """Raise UsageError if results.csv, written after the journal, has more than the journal.
 
     A run that was killed while prompts were added has rows of `former` cells.

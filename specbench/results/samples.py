@@ -171,12 +171,12 @@ class Loop:
 
 
 @lru_cache(maxsize=KEPT)
-def repeated_ngrams(tokens: tuple[int, ...], n: int = NGRAM) -> float:
-    """1 − distinct n-grams ÷ n-grams: 0 without repetition, near 1 in a loop; NaN for fewer than n tokens.
+def repeated_ngrams(tokens: tuple[int, ...]) -> float:
+    """1 − distinct 4-grams ÷ 4-grams: 0 without repetition, near 1 in a loop; NaN for fewer than four tokens.
 
-    seq-rep-n of Welleck et al. 2020, "Neural text generation with unlikelihood training" (arXiv 1908.04319), §6.
+    seq-rep-4 of Welleck et al. 2020, "Neural text generation with unlikelihood training" (arXiv 1908.04319), §6.
     """
-    grams = [tokens[i : i + n] for i in range(len(tokens) - n + 1)]
+    grams = [tokens[i : i + NGRAM] for i in range(len(tokens) - NGRAM + 1)]
     return ratio(len(grams) - len(set(grams)), len(grams))
 
 
