@@ -41,9 +41,6 @@ def gaps(rows: Sequence[Row]) -> tuple[str, ...]:
     return (batches, *(f"{what} other than {values}" for what, values in named.items()))
 
 
-PER_ROUND = "round"  # `draft_cost_per` of drafts that cost per round, not per token
-
-
 def drafting(row: Row) -> float | None:
     """Draft time of a mean round ÷ one baseline step: c for all levels."""
     c, levels = number_in(row, "c"), number_in(row, "drafted_per_round")
@@ -52,7 +49,7 @@ def drafting(row: Row) -> float | None:
 
 def at_once(row: Row) -> bool:
     """Whether one pass, or one search, drafts all tokens of a round."""
-    return text_in(row, "draft_cost_per") == PER_ROUND
+    return text_in(row, "draft_cost_per") == "round"
 
 
 COSTLY = 1.5  # v at K = 4 above which a warning is shown
@@ -91,7 +88,7 @@ def experts_touched(row: Mapping[str, Any]) -> list[str]:
     if None in (total, once, many, by_experts, by_independence, v):
         return []
     return [
-        f"{row['dataset']}, {row['method']}, K {row['k']}: a verify pass touches {many:.1f} of {total:.0f} experts of "
+        f"{named(row)}: a verify pass touches {many:.1f} of {total:.0f} experts of "
         f"a layer, a step {once:.1f}: where memory decides, that makes v = {by_experts:.2f} "
         f"({by_independence:.2f} if tokens chose independently), measured {v:.2f}"
     ]
@@ -120,7 +117,7 @@ def losing(row: Mapping[str, Any]) -> list[str]:
     }
     gain, price = found["tokens_per_round"] - 1, drafting + found["v"] + found["overhead"] - 1
     return [
-        f"{row['dataset']}, {row['method']}, K {row['k']}: its measured costs leave no gain "
+        f"{named(row)}: its measured costs leave no gain "
         f"(calibrated {found['speedup_calibrated']:.2f}×): {max(parts, key=lambda part: parts[part])}; in all a round "
         f"gains {gain:.2f} tokens and pays {price:.2f} steps for them"
     ]
@@ -137,10 +134,9 @@ def inner_round(row: Mapping[str, Any]) -> str:
 def likely_reason(row: Mapping[str, Any]) -> str:
     """The likely reason for a costly pass."""
     if (rollback := row.get("target_rollback")) in ("snapshot", "single"):
-        read = (
-            "tokens are read one by one" if rollback == "single" else "accepted tokens are read again in later passes"
-        )
-        return f"The target keeps a recurrent state: {read}"
+        read = "tokens are read one by one"
+        again = "accepted tokens are read again in later passes"
+        return f"The target keeps a recurrent state: {read if rollback == 'single' else again}"
     if row["batch"] > 1:
         return f"With {row['batch']} rows a pass is compute-bound, not memory-bound: more tokens cost more"
     if str(row.get("device_name", "")).startswith(("NVIDIA", "cuda")):
@@ -183,23 +179,18 @@ def gained(row: Row) -> tuple[float, float]:
 
 
 def circle(row: Row) -> str:
-    """A note on a cell whose text loops or repeats itself; empty if little of it does."""
+    """A note on a cell whose text loops, with the effect on α, or repeats itself; empty if little of it does."""
     share, repeated = (number_in(row, name) or 0.0 for name in ("looping_share", "repeated_4grams"))
-    if share >= LOOPING:
-        return f"{named(row)}: {loops(row, share)}. {remedy(row)}"
-    if repeated >= REPEATED:
-        return f"{named(row)}: {repeated:.0%} of the 4-grams of an output were in it before. {remedy(row)}"
-    return ""
-
-
-def loops(row: Row, share: float) -> str:
-    """The share of looping text, and its effect on α."""
+    if share < LOOPING:
+        before = f"{repeated:.0%} of the 4-grams of an output were in it before"
+        return f"{named(row)}: {before}. {remedy(row)}" if repeated >= REPEATED else ""
     prompts, looping, cycle = (int(number_in(row, f) or 0) for f in ("prompts", "prompts_looping", "longest_cycle"))
     some = f"{looping} of {counted(prompts, 'output')} end{'s' * (looping == 1)} in a loop"
     much = f"{share:.0%} of the tokens, cycles up to {counted(cycle, 'token')}"
     alpha, outside = (formatted(number_in(row, name)) for name in ("alpha", "alpha_outside_loops"))
     easy = ", which is easy to draft" * (gained(row)[0] > 0)
-    return f"{some} ({much}){easy}: alpha is {alpha}, outside the loops {outside}"
+    found = f"{some} ({much}){easy}: alpha is {alpha}, outside the loops {outside}"
+    return f"{named(row)}: {found}. {remedy(row)}"
 
 
 def remedy(row: Row) -> str:

@@ -5,7 +5,7 @@ All from rows of results.csv, as numbers or as text.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class Candidate:
 
     @property
     def constant(self) -> bool:
-        return text_in(self.row, "schedule") in ("", "constant") and text_in(self.row, "method") != CHOOSING
+        return is_constant(self.row) and text_in(self.row, "method") != CHOOSING
 
     @property
     def prompts(self) -> int:
@@ -67,15 +67,17 @@ class Candidate:
         return choice if method == "chain" else f"{method} ({choice})"
 
 
+def is_constant(row: Row) -> bool:
+    """Whether every round of a cell has the same lookahead."""
+    return text_in(row, "schedule") in ("", "constant")
+
+
 def candidates(group: Sequence[Row]) -> list[Candidate]:
     """The recommendable cells of a group, each with an interval that holds for all of them at once."""
     sound = [row for row in group if not flaw(row)]
-    found = []
-    for row in sound:
-        bounds = [number_in(row, name) for name in ("speedup", "speedup_low", "speedup_high")]
-        interval = Interval(*(math.nan if bound is None else bound for bound in bounds))
-        found.append(Candidate(row, widened(interval, len(sound))))
-    return found
+    bounds = [[number_in(row, name) for name in ("speedup", "speedup_low", "speedup_high")] for row in sound]
+    intervals = [Interval(*(math.nan if bound is None else bound for bound in some)) for some in bounds]
+    return [Candidate(row, widened(one, len(sound))) for row, one in zip(sound, intervals, strict=True)]
 
 
 def distance_of(row: Row) -> str:
@@ -138,18 +140,16 @@ def best_fixed(row: Row, rows: Sequence[Row]) -> tuple[str, float] | None:
         if one is not row and not flaw(one) and all(text_in(one, name) == text_in(row, name) for name in SAME)
     ]
     names = text_in(row, "choices").split(",")
-    rates = {name: number_in(one, "speedup") or 0.0 for one in beside if (name := choice_of(one)) in names}
+    rates = {
+        name: number_in(one, "speedup") or 0.0
+        for one in beside
+        if (name := f"{text_in(one, 'method')}:{text_in(one, 'k')}") in names and is_constant(one)
+    }
     if not rates:
         return None
     rates |= {BASELINE: 1.0} if BASELINE in names else {}
     best = max(rates, key=rates.__getitem__)
     return best, rates[best] / speedup - 1
-
-
-def choice_of(row: Row) -> str:
-    """A cell in the notation of `--choices`; empty for other schedules."""
-    constant = text_in(row, "schedule") in ("", "constant")
-    return f"{text_in(row, 'method')}:{text_in(row, 'k')}" if constant else ""
 
 
 @dataclass(frozen=True)
@@ -168,17 +168,15 @@ class BestK:
 
 def best_ks(rows: Sequence[Row]) -> list[BestK]:
     """The best lookahead of every batch of a series, whose cells differ only in batch and constant lookahead."""
-    constant = [row for row in rows if text_in(row, "schedule") in ("", "constant") and number_in(row, "k")]
-    batches = sorted({int(number_in(row, "batch") or 1) for row in constant})
-    found = [best_k(b, [row for row in constant if int(number_in(row, "batch") or 1) == b]) for b in batches]
-    return [one for one in found if one is not None]
+    known: dict[int, dict[int, Row]] = {}
+    for row in rows:
+        if is_constant(row) and not flaw(row):
+            known.setdefault(int(number_in(row, "batch") or 1), {})[int(number_in(row, "k") or 0)] = row
+    return [best_k(batch, cells) for batch, cells in sorted(known.items())]
 
 
-def best_k(batch: int, rows: Sequence[Row]) -> BestK | None:
-    """The best lookahead among the cells of one batch; None if no recommendable one was measured."""
-    known = {int(number_in(row, "k") or 0): row for row in rows if not flaw(row)}
-    if not known:
-        return None
+def best_k(batch: int, known: Mapping[int, Row]) -> BestK:
+    """The best lookahead of one batch, from its recommendable cells by lookahead."""
     speedups = {0: 1.0} | {k: number_in(row, "speedup") or 0.0 for k, row in known.items()}
     k = max(speedups, key=speedups.__getitem__)
     near = tuple(sorted(one for one, speedup in speedups.items() if speedup >= (1 - NEAR) * speedups[k]))

@@ -101,7 +101,10 @@ def compare_runs(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Reco
     if not matches:
         raise NotComparableError(f"no cell is in both runs: {'; '.join(missing[:4])}{'; …' * (len(missing) > 4)}")
     found = _by_gates(matches, policy) if policy.gates else [*_statuses(matches), *_by_tiers(matches, policy)]
-    return Comparison((*_lost(missing), *_without_unfinished(found, matches)), tuple(missing))
+    # a gate must not pass because NEW lacks its cell
+    names = [line.split(": only in BASE")[0] for line in missing if ": only in BASE" in line]
+    lost = [Finding(name, "status", "status", "not comparable", "NEW lacks this cell") for name in names]
+    return Comparison((*lost, *_without_unfinished(found, matches)), tuple(missing))
 
 
 def _without_unfinished(found: Sequence[Finding], matches: Sequence[Match]) -> Iterator[Finding]:
@@ -134,12 +137,6 @@ def _by_tiers(matches: Sequence[Match], policy: Policy) -> Iterator[Finding]:
         if tier in policy.tiers:
             criteria = [Criterion(name, worse, margin) for name, worse in metrics]
             yield from _tested(tier, sound, criteria, policy.confidence)
-
-
-def _lost(missing: Sequence[str]) -> list[Finding]:
-    """A row for every cell that NEW lacks: a gate must not pass because its cell is missing."""
-    names = [line.split(": only in BASE")[0] for line in missing if ": only in BASE" in line]
-    return [Finding(name, "status", "status", "not comparable", "NEW lacks this cell") for name in names]
 
 
 def _statuses(matches: Sequence[Match]) -> Iterator[Finding]:

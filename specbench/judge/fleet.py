@@ -36,10 +36,11 @@ def arms(rows: Sequence[Row], slots: int | None) -> list[Arm]:
     Cells with arrival times are left out, as the number of rows in their steps is unknown.
     """
     found: list[Arm] = []
-    closed = [row for row in rows if number_in(row, "arrivals") is None]
+    closed = [row for row in rows if number_in(row, "arrivals") is None and number_in(row, "batch") is not None]
     for question in grouped(closed, lambda row: tuple(text_in(row, name) for name in SAME)):
         methods = grouped(question, lambda row: tuple(text_in(row, name) for name in METHOD))
-        several = [some for some in map(by_batch, methods) if len(some) > 1]
+        cells = [{int(number_in(row, "batch") or 0): row for row in some} for some in methods]
+        several = [dict(sorted(some.items())) for some in cells if len(some) > 1]
         found += [arm for number, some in enumerate(several) for arm in of_method(some, slots, number == 0)]
     if not found:
         raise UsageError(
@@ -47,11 +48,6 @@ def arms(rows: Sequence[Row], slots: int | None) -> list[Arm]:
             "under load: make a run with --batch 1,2,4,8"
         )
     return found
-
-
-def by_batch(rows: Sequence[Row]) -> dict[int, Row]:
-    """The cells of a method by batch, ascending."""
-    return dict(sorted((int(batch), row) for row in rows if (batch := number_in(row, "batch")) is not None))
 
 
 def of_method(rows: Mapping[int, Row], slots: int | None, first: bool) -> list[Arm]:
@@ -68,26 +64,23 @@ def of_method(rows: Mapping[int, Row], slots: int | None, first: bool) -> list[A
 
 
 def curve(rows: Mapping[int, Row], arm: Literal["", "baseline_"]) -> tuple[tuple[int, float], ...]:
-    """Seconds of a step or round of an arm by its number of rows."""
-    first = next(iter(rows.values()))
-    return tuple((batch, seconds_of(row, batch, arm, first)) for batch, row in rows.items())
+    """Seconds of a step or round of an arm by its number of rows, without idle ones, which share its time equally.
 
-
-def seconds_of(row: Row, batch: int, arm: Literal["", "baseline_"], first: Row) -> float:
-    """Seconds of a step over all rows, without idle ones; rows decoded together share its time equally.
-
-    If an engine reports no prefill, its seconds include it; it is then taken from `first`, the smallest batch.
+    If an engine reports no prefill, its seconds include it; it is then taken from the smallest batch.
     """
-    step, prefill = value(row, STEPS[arm]), value(row, f"{arm}prefill_ms")
-    if prefill == 0 and (apart := value(first, f"{arm}prefill_ms")):
-        steps = value(row, ROUNDS[arm])
-        step -= apart / (steps / (value(row, "prompts") * (number_in(row, "repeat") or 1)))
-    if step <= 0:
-        raise UsageError(
-            f"cell {clean(text_in(row, 'cell'), 20)}: its prompts one by one would take longer than all of it did: "
-            "make a run with more --max-new-tokens"
-        )
-    return step * batch * (1 - (number_in(row, f"{arm}rows_idle") or 0.0)) / 1000
+    first, found = next(iter(rows.values())), []
+    for batch, row in rows.items():
+        step, prefill = value(row, STEPS[arm]), value(row, f"{arm}prefill_ms")
+        if prefill == 0 and (apart := value(first, f"{arm}prefill_ms")):
+            steps = value(row, ROUNDS[arm])
+            step -= apart / (steps / (value(row, "prompts") * (number_in(row, "repeat") or 1)))
+        if step <= 0:
+            raise UsageError(
+                f"cell {clean(text_in(row, 'cell'), 20)}: its prompts one by one would take longer than all of it did: "
+                "make a run with more --max-new-tokens"
+            )
+        found.append((batch, step * batch * (1 - (number_in(row, f"{arm}rows_idle") or 0.0)) / 1000))
+    return tuple(found)
 
 
 def value(row: Row, column: str) -> float:

@@ -5,7 +5,7 @@ The two runs were made one after the other by a load generator. What differed be
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +97,7 @@ def row_of(base: Traffic, spec: Traffic, limits: Mapping[str, float]) -> dict[st
     """All numbers of one load, in the words of results.csv; `baseline_` is BASE."""
     pairs = paired(base, spec)
     draws = grouped(pairs, lambda pair: pair[0].draw)
-    speedup, doubts = speedup_of(draws), doubts_of(base, spec, pairs, len(draws))
+    (speedup, end_to_end, ttft), doubts = speedups_of(draws), doubts_of(base, spec, pairs, len(draws))
     leans = leaning(bounds("speedup", speedup))
     more = to_settle(speedup, len(draws)) if leans == "UNCLEAR" and len(draws) >= FEWEST else None
     texts = [(one.text, other.text) for one, other in pairs if one.text and other.text]
@@ -113,8 +113,8 @@ def row_of(base: Traffic, spec: Traffic, limits: Mapping[str, float]) -> dict[st
         "prompts_to_settle": more,
         "requests": len(pairs),
         **bounds("speedup", speedup),
-        **bounds("speedup_end_to_end", end_to_end(draws)),
-        **bounds("speedup_ttft", first_pieces(draws)),
+        **bounds("speedup_end_to_end", end_to_end),
+        **bounds("speedup_ttft", ttft),
         **arm_of("baseline_", base),
         **arm_of("", spec),
         **acceptance_of(spec, draws),
@@ -124,23 +124,21 @@ def row_of(base: Traffic, spec: Traffic, limits: Mapping[str, float]) -> dict[st
     }
 
 
-def speedup_of(draws: Sequence[Sequence[Pair]]) -> Interval:
-    """Seconds per token after the first piece, BASE ÷ SPEC: the speedup of results.csv."""
-    sides = [[decoded(pair[arm] for pair in some) for some in draws] for arm in (0, 1)]
-    return speedup_interval(*zip(*sides[0], strict=True), *zip(*sides[1], strict=True))
+def speedups_of(draws: Sequence[Sequence[Pair]]) -> tuple[Interval, Interval, Interval]:
+    """BASE ÷ SPEC: seconds per token after the first piece (the speedup of results.csv), those of whole answers per
+    token, and those to the first piece."""
 
+    def sides(value: Callable[[Request], float]) -> list[list[float]]:
+        return [[math.fsum(value(pair[arm]) for pair in some) for some in draws] for arm in (0, 1)]
 
-def end_to_end(draws: Sequence[Sequence[Pair]]) -> Interval:
-    """Seconds of whole answers per token, BASE ÷ SPEC."""
-    seconds = [[math.fsum(pair[arm].last for pair in some) for some in draws] for arm in (0, 1)]
+    later = [[decoded(pair[arm] for pair in some) for some in draws] for arm in (0, 1)]
     tokens = [[sum(pair[arm].tokens for pair in some) for some in draws] for arm in (0, 1)]
-    return ratio_of_means(seconds[0], tokens[0], seconds[1], tokens[1])
-
-
-def first_pieces(draws: Sequence[Sequence[Pair]]) -> Interval:
-    """Seconds to the first piece, BASE ÷ SPEC."""
-    base, spec = ([math.fsum(pair[arm].first for pair in some) for some in draws] for arm in (0, 1))
-    return ratio_of_totals(base, spec)
+    whole, first = sides(lambda one: one.last), sides(lambda one: one.first)
+    return (
+        speedup_interval(*zip(*later[0], strict=True), *zip(*later[1], strict=True)),
+        ratio_of_means(whole[0], tokens[0], whole[1], tokens[1]),
+        ratio_of_totals(*first),
+    )
 
 
 def arm_of(arm: str, found: Traffic) -> dict[str, Any]:

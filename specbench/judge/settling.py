@@ -58,10 +58,7 @@ def more_prompts(best: Candidate) -> int | None:
     if best.draws < FEWEST or best.prompts < ENOUGH:
         return None
     enough = to_settle(best.interval, best.draws)
-    if enough is None:
-        return None
-    total = math.ceil(enough / best.draws * best.prompts)
-    return max(total, best.prompts + 1) - best.prompts
+    return None if enough is None else max(math.ceil(enough / best.draws * best.prompts) - best.prompts, 1)
 
 
 def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str) -> tuple[str, str]:
@@ -91,23 +88,16 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
     changed |= ({"--limit": limit} if short else {}) | ({"--tier": "eager"} if eager else {})
     early = short and bool(text_in(least.row, "until_ci"))
     command = repeated(only("command", carrying), changed, early)
-    same = " ".join(
-        ["the same run", *["with"] * bool(changed), *(f"{name} {value}" for name, value in changed.items())]
-    )
+    same = "the same run" + " with" * bool(changed) + "".join(f" {name} {value}" for name, value in changed.items())
     return (words, command) if command else (f"{words}: {same}" + ", without --until-ci" * early, "")
 
 
 def resumed(carrying: Sequence[Candidate], limit: int) -> str:
     """The command that continues their run up to a limit; empty if the run accepts no new limit."""
-    run, asked = run_of(carrying), min(number_in(c.row, "limit") or 0 for c in carrying)
+    run, asked = only("run", carrying), min(number_in(c.row, "limit") or 0 for c in carrying)
     if not run or not all(grows(c.row) for c in carrying):
         return ""
     return shown(["specbench", "run", "--resume", run, *(["--limit", str(limit)] if limit > asked else [])])
-
-
-def run_of(carrying: Sequence[Candidate]) -> str:
-    """The folder of their run; empty if unknown or not unique."""
-    return only("run", carrying)
 
 
 def only(name: str, carrying: Sequence[Candidate]) -> str:
@@ -131,7 +121,7 @@ def further(carrying: Sequence[Candidate], alone: bool) -> str:
     words = command_words(only("command", carrying))
     if alone and words[1:2] == ["run"] and not has_option(words, "--resume") and carrying[0].constant:
         return shown(["specbench", "sweep-k", *without_option(words[2:], "--k")])
-    run = run_of(carrying)
+    run = only("run", carrying)
     return shown(["specbench", "report", run]) if run else ""
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from specbench.judge.advice import QUESTION, at_once, drafting, gaps, pair_of, precision
 from specbench.judge.candidates import Candidate, by_costs, by_formula, candidates, flaw, near_best
-from specbench.judge.settling import doubts, further, how_to_settle, more_prompts, run_of
+from specbench.judge.settling import doubts, further, how_to_settle, more_prompts, only
 from specbench.results.statistics import Interval
 from specbench.spec import BASELINE
 from specbench.wording import Row, clean, finite_or_none, formatted, interval_text, number_in, pair_said, text_in
@@ -151,7 +151,7 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
         left_out=tuple(reason for one in group if (reason := flaw(one))),
         not_measured=gaps([one for one in rows if pair_of(one) == pair_of(row)]),
         further=further(given, alone=len(found) == 1),
-        run=run_of(given),
+        run=only("run", given),
         faster=faster(best, found) if judged and leaning == "YES" else "",
     )
 
