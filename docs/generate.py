@@ -81,7 +81,8 @@ def setting(one: Declared) -> tuple[str, ...]:
     else:
         bounds = [f"{word} {one.bounds[bound]:g}" for bound, word in BOUNDS.items() if bound in one.bounds]
         values = " ".join([TYPES.get(one.type, "text"), *bounds])
-    flags = ", ".join(f"`{flag}`" for flag in one.flags)
+    within = one.setting.within.replace("_", "-")
+    flags = f"`{one.name}`, in `--{within}`" if within else ", ".join(f"`{flag}`" for flag in one.flags)
     usual = literal(one.usual.removeprefix("Default: ").removesuffix("."))
     return (
         flags,

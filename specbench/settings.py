@@ -53,7 +53,7 @@ class Setting:
     type of its option, if not the field's own. group: settings of a command come in groups. column: where results.csv
     has the resolved value. late: the field was added later; a spec that leaves it at its default keeps its older key.
 
-    of: what the value is part of; see MEANING.
+    of: what the value is part of; see MEANING. within: the option that gives it, where it has none of its own.
     """
 
     panel: Panel
@@ -64,6 +64,7 @@ class Setting:
     flags: tuple[str, ...] = ()
     typed: Any = None
     column: str = ""
+    within: str = ""
     late: bool = False
 
 

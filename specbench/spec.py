@@ -85,27 +85,30 @@ class RunSpec(BaseModel):
         "Method", "lookahead", "Lookahead: drafted tokens per round, or auto (chosen round by round).", of=LOOKAHEAD,
         usual="the pair's", flags=("--k", "-k"), typed=str)] = 4
     schedule: Annotated[Literal["constant", "auto", "heuristic", "confidence"], Setting(
-        "Method", "lookahead", "How the lookahead is chosen: constant, auto, heuristic or confidence; --k is its "
-        "ceiling.", of=LOOKAHEAD)] = "constant"
+        "Method", "lookahead", "How the lookahead is chosen: constant, auto, heuristic, or confidence:P (drafts while "
+        "the draft's own probability of a token is at least P, by default 0.4); --k is its ceiling.", of=LOOKAHEAD,
+        typed=str)] = "constant"
     confidence: Annotated[float, Field(ge=0, le=1), Setting(
-        "Method", "lookahead", "--schedule confidence keeps drafting while a token's own probability is at least this; "
-        "with a DSpark head, the chance that it gives the next one.", of=LOOKAHEAD)] = 0.4
+        "Method", "lookahead", "--schedule confidence drafts while a token's own probability is at least this; with a "
+        "DSpark head, the chance that it gives the next one.", of=LOOKAHEAD, within="schedule")] = 0.4
     acceptance: Annotated[Rates | None, Setting(
         "Method", "acceptance", "Synthetic acceptance at the same compute: a rate (0.8), one per position "
         "(0.8,0.7,0.6), a mean length (al:3.2, al:3.2@min-variance), or a profile (FILE.json, see specbench profile).",
         typed=str)] = None
     acceptance_source: Annotated[str | None, Setting(
         "Method", "acceptance", "Source of the rates of --acceptance, for the results.", of=CELL,
-        usual="from the profile", late=True)] = None
+        usual="from the profile", within="acceptance", late=True)] = None
     dataset: Annotated[str, Setting(
         "Data", "data", "code, articles (shipped), humaneval, xsum, mt_bench, gsm8k, cnn_dailymail, alpaca (hub), "
         "hf:OWNER/NAME (any other), needle:, passkey:, longdoc:, pg19: and a LENGTH in tokens, or the path of a file "
         "(of prompts in JSON lines, parquet, CSV or plain lines). Repeatable.", of=NAMED,
         usual="", typed=list[str])] = "code"
     column: Annotated[str | None, Setting(
-        "Data", "excerpt", "Column that holds the prompt.", of=CELL, usual="found by its name")] = None
+        "Data", "excerpt", "Column that holds the prompt.", of=CELL, usual="found by its name", within="template",
+        )] = None
     template: Annotated[str | None, Setting(
-        "Data", "excerpt", "Prompt template with the column's name in braces.", of=CELL)] = None
+        "Data", "excerpt", "The column that holds the prompt (problem), or a text with its name in braces "
+        "(\"Question: {problem} Answer:\").", of=CELL, usual="the column is found by its name")] = None
     context: Annotated[Tokens | None, Setting(
         "Data", "excerpt", "Tokens of every prompt, 4k being 4096: filled with other texts of the data set before its "
         "own. Or a list (1k,4k,16k).", typed=str, usual="prompts as they are", late=True)] = None
@@ -116,10 +119,11 @@ class RunSpec(BaseModel):
     system: Annotated[str | None, Setting("Data", "chat", "System message of the chat template.", late=True)] = None
     thinking: Annotated[bool | None, Setting(
         "Data", "chat", "Switch the thinking of a chat template on or off, where it has such a switch.",
-        usual="the template's", flags=("--thinking/--no-thinking",), late=True)] = None
+        usual="the template's", within="chat_template_kwargs", late=True)] = None
     chat_template_kwargs: Annotated[str | None, Setting(
         "Data", "chat", "NAME=VALUE: an argument of the chat template (reasoning_effort=high), or a JSON object of "
-        "them. Repeatable.", typed=list[str], late=True)] = None
+        "them; thinking=false switches thinking off, whatever the template calls it. Repeatable.", typed=list[str],
+        late=True)] = None
     limit: Annotated[int | None, Field(ge=1), Setting(
         "Data", "limit", "Prompts per data set: a seeded sample over its categories.", of=ANSWER,
         usual="all; 20 where no data set is named")] = None
@@ -229,6 +233,18 @@ class RunSpec(BaseModel):
         "Measuring", "stopping", "Add prompts until the speedup's interval is this narrow (0.02: ± 2 %), checked only "
         "after 20, 30, 45 … prompts.", of=("identity", "heading"))] = None
     # fmt: on
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_halves(cls, given: Any) -> Any:
+        found = {**given} if isinstance(given, Mapping) else given
+        match found:
+            case {"schedule": str(rule)} if rule.startswith("confidence:"):
+                found |= dict(zip(("schedule", "confidence"), rule.split(":", 1), strict=True))
+        match found:
+            case {"template": str(column)} if "{" not in column and found.get("column") is None:
+                found |= {"template": None, "column": column}
+        return found
 
     @field_validator("model", mode="before")
     @classmethod

@@ -137,7 +137,12 @@ def test_the_page_of_settings_has_them_all() -> None:
         for line in settings_page(RunSpec).splitlines()
         if line.startswith("| `")
     ]
-    assert sorted(rows) == sorted(", ".join(f"`{flag}`" for flag in one.flags) for one in declared(RunSpec).values())
+    own = [one for one in declared(RunSpec).values() if not one.setting.within]
+    within = [f"`{one.name}`, in" for one in declared(RunSpec).values() if one.setting.within]
+    assert sorted(row for row in rows if ", in" not in row) == sorted(
+        ", ".join(f"`{f}`" for f in one.flags) for one in own
+    )
+    assert sorted(row[: row.index(" `--")] for row in rows if ", in" in row) == sorted(within)
 
 
 # --- a new one --------------------------------------------------------------------------------------------------------
@@ -226,3 +231,16 @@ def test_a_setting_added_on_the_fly_is_found_wherever_settings_are() -> None:
     for name in ("identity", "asked", "question", "heading"):
         assert "fresh" in found[name], name
     assert "| `--fresh` | whole number from 1 to 9 | 3 |" in found["page"]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"schedule": "confidence:0.25"}, {"schedule": "confidence", "confidence": 0.25}),
+        ({"template": "problem"}, {"column": "problem"}),
+        ({"template": "Q: {problem}"}, {"template": "Q: {problem}"}),
+        ({"template": "Q", "column": "problem"}, {"template": "Q", "column": "problem"}),
+    ],
+)
+def test_an_option_holds_the_settings_that_have_none(given: dict[str, str], meant: dict[str, object]) -> None:
+    assert RunSpec(**given) == RunSpec.model_construct(**{**RunSpec().model_dump(), **meant})  # type: ignore[arg-type]

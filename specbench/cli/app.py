@@ -27,6 +27,8 @@ from specbench.errors import (
     UsageError,
     out_of_memory,
 )
+from specbench.settings import declared
+from specbench.spec import RunSpec
 from specbench.wording import first_line, near, redact
 
 LONG = re.compile(r"(?<!\w)'[^']{79,}'(?!\w)|\S{81,}")  # quoted text, and words
@@ -234,6 +236,10 @@ def outcome(heard: Heard) -> tuple[str, int]:
         return str(error), error.exit_code
     except typer.TyperException as error:
         message = error.format_message().rstrip(".").replace("Value error, ", "")  # empty if typer has shown the help
+        given = str(getattr(error, "option_name", ""))
+        one = declared(RunSpec).get(given.removeprefix("--").removeprefix("no-").replace("-", "_"))
+        if one and one.setting.within:
+            message = f"No such option: {given}. It is part of --{one.setting.within.replace('_', '-')}"
         return message and f"{message} (see --help)", error.exit_code
     except typer.Abort:
         return "aborted", SpecbenchError.exit_code

@@ -156,7 +156,7 @@ def meant(word: str | Option, usual: Given) -> list[Option]:
     if word in OWN:
         return [OWN[word]]
     settings = group(word, RunSpec) if word in get_args(Group) else (declared(RunSpec)[word],)
-    return [of_setting(one, usual=usual.get(one.name)) for one in settings]
+    return [of_setting(one, usual=usual.get(one.name)) for one in settings if not one.setting.within]
 
 
 def setting(name: str, meaning: str = "", usual: object = None) -> Option:

@@ -56,7 +56,7 @@ def chosen_column(name: str, rows: Sequence[DataRow], column: str | None, templa
         if not named + known:
             wanted = ", ".join(COLUMNS)
             raise UsageError(
-                f"data set {name} has none of the columns {wanted}: choose --column from its own: {listed}"
+                f"data set {name} has none of the columns {wanted}: choose one of its own with --template: {listed}"
             )
         return (named + known)[0]
     if rows and column not in there:
@@ -157,7 +157,8 @@ def applied_to(name: str, asked: ChatSettings, instructions: bool) -> Applied | 
     """
     found = chosen_template(asked, instructions)
     if found is None:
-        given = {"--system": asked.system, "--thinking": asked.thinking, "--chat-template-kwargs": asked.arguments}
+        arguments = asked.arguments if asked.thinking is None else asked.thinking
+        given = {"--system": asked.system, "--chat-template-kwargs": arguments}
         if option := next((name for name, value in given.items() if value is not None), None):
             raise UsageError(f"{option} needs a chat template, and the prompts of {name} {why_plain(asked)}")
         return None
@@ -169,7 +170,7 @@ def applied_to(name: str, asked: ChatSettings, instructions: bool) -> Applied | 
         raise UsageError("--system: the chat template has no place for a system message; leave it out")
     other = replace(applied, thinking=not applied.thinking)
     if applied.thinking is not None and written == other.ids(asked.chat, PROBE):
-        raise UsageError("--thinking: the chat template has no such switch (enable_thinking); leave it out")
+        raise UsageError("--chat-template-kwargs thinking: the chat template has no such switch; leave it out")
     return applied
 
 

@@ -62,7 +62,7 @@ class Candidate:
             favourite = text_in(self.row, "chosen").partition(" ")[0]
             return f"{CHOOSING}, mostly {favourite}" if favourite else CHOOSING
         schedule = text_in(self.row, "schedule")
-        rule = f"{schedule} --confidence {text_in(self.row, 'confidence')}" if schedule == "confidence" else schedule
+        rule = f"{schedule}:{text_in(self.row, 'confidence')}" if schedule == "confidence" else schedule
         choice = f"K = {self.k}" if self.constant else f"--schedule {rule} with K up to {self.k}"
         return choice if method == "chain" else f"{method} ({choice})"
 

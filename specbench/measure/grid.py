@@ -232,6 +232,8 @@ def one_line(error: ValidationError, besides: Collection[str]) -> str:
     """The first validation error of pydantic, in the words of the command line."""
     first = error.errors()[0]
     name = "--" + "-".join(str(part) for part in first["loc"]).replace("_", "-")
+    if (one := declared(RunSpec).get(name[2:])) and one.setting.within:
+        name = f"--{one.setting.within} {name[2:]}"
     if first["type"] == "extra_forbidden":
         known, given = sorted([*RunSpec.model_fields, "pair", *besides]), str(first["loc"][0])
         return f"unknown setting {given}{near(given, known) or ': specbench run --help-all shows all'}"

@@ -3,6 +3,7 @@
 It resolves names and checks that files and data are available, the engine supports the cells, and memory suffices.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -158,4 +159,10 @@ def chat_settings(spec: RunSpec, backend: Backend) -> ChatSettings:
     """The chat settings of a spec, for the tokenizer of its target. A chosen endpoint of servers is a template."""
     template = {"chat": ALWAYS, "completions": NONE}.get(spec.endpoint or "", spec.chat_template)
     answer = spec.max_new_tokens * (backend.chat.widest if backend.chat else 1)
-    return ChatSettings(backend.chat, template, spec.system, spec.thinking, answer, spec.chat_template_kwargs)
+    arguments = json.loads(spec.chat_template_kwargs or "{}")
+    thinking = arguments.pop("thinking", spec.thinking)
+    if not isinstance(thinking, bool | None):
+        raise UsageError(f"--chat-template-kwargs thinking={str(thinking)[:60]}: write true or false")
+    return ChatSettings(
+        backend.chat, template, spec.system, thinking, answer, json.dumps(arguments) if arguments else None
+    )

@@ -200,7 +200,7 @@ def test_a_conversation_goes_on_with_the_answers_of_the_baseline(
     command: Command, stack: ExitStack, talks: Path
 ) -> None:
     drafting, plain = Model(k=3, reports="record", owner="vllm", reasons=True), Model(owner="vllm", reasons=True)
-    words = ("--system", "Be brief.", "--no-thinking", "--request-field", "min_tokens=2")
+    words = ("--system", "Be brief.", "--chat-template-kwargs", "thinking=false", "--request-field", "min_tokens=2")
     found = run(command, stack, talks, *words, drafting=drafting, plain=plain)
     assert found.code == 0, found.err
     (row,) = found.table()

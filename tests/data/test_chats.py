@@ -98,9 +98,12 @@ REFUSED = {
     ),
     "no chat": (ChatSettings(template=__file__), "this backend takes plain text only"),
     "no place": (replace(CHAT, chat=Spelled("nosystem>"), system="x"), "no place for a system message"),
-    "no switch": (replace(CHAT, thinking=False), "--thinking: the chat template has no such switch"),
+    "no switch": (
+        replace(CHAT, thinking=False),
+        "--chat-template-kwargs thinking: the chat template has no such switch",
+    ),
     "plain": (replace(CHAT, template="none", system="x"), "--system needs a chat template, and the prompts of jsonl:"),
-    "base": (replace(BASE, thinking=True), "--thinking needs a chat template, and the prompts of jsonl:"),
+    "base": (replace(BASE, thinking=True), "--chat-template-kwargs needs a chat template, and the prompts of jsonl:"),
     "refused": (replace(CHAT, chat=Spelled(refuses="first")), "refused"),
 }
 

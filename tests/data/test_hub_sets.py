@@ -195,7 +195,7 @@ def test_what_a_data_set_lacks_is_one_line(serve: Serve, dataset: str, files: li
 
 def test_a_large_split_is_not_fetched_and_columns_are_named(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     server = serve(some(**{"test.jsonl": rows_of("x", column="odd"), "train.jsonl": rows_of("x" * 1000)}))
-    assert "choose --column from its own: odd" in complaint("hf:some/set")
+    assert "choose one of its own with --template: odd" in complaint("hf:some/set")
     assert texts(load("hf:some/set", column="odd")) == ["x"]
     monkeypatch.setattr(sources, "LARGEST", 500)
     assert "has 1,017 bytes, more than 500 bytes: choose another split" in complaint("hf:some/set:train")

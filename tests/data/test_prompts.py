@@ -52,7 +52,7 @@ def test_column_and_template_can_be_named(tmp_path: Path) -> None:
 def test_a_missing_column_names_those_there_and_ids_and_categories_are_the_data_sets_own(tmp_path: Path) -> None:
     data = jsonl(tmp_path / "a.jsonl", {"id": 1, "que\x1bstion": "a"}, {"answer": "b"})
     assert "no column prompt; it has: id, que\ufffdstion, answer" in complaint(data, column="prompt")
-    assert "choose --column from its own: id, que\ufffdstion, answer" in complaint(data)
+    assert "choose one of its own with --template: id, que\ufffdstion, answer" in complaint(data)
     ids = [p.id for p in load(jsonl(tmp_path / "a.jsonl", *({"id": i, "text": "x"} for i in (1, 2, 2)))).prompts]
     assert ids == ["row-1", "row-2", "row-3"]
     rows = ({"id": 7, "question_id": "a\x1b\ud800b", "text": "x"}, {"id": 7, "question_id": "c" * 300, "text": "x"})

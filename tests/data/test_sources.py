@@ -98,7 +98,7 @@ def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
         (
             "a.csv",
             b",".join(b"%d" % n for n in range(100_000)) + b"\n" + b"," * 99_999,
-            "choose --column from its own: 0, 1, ",
+            "choose one of its own with --template: 0, 1, ",
         ),
         ("a.parquet", b"PAR1 no", "as parquet"),
         ("a.parquet", b"", "as parquet"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from specbench.decoding.method_files import methods
+from specbench.settings import declared
 from specbench.spec import RunSpec
 from tests.docs.blocks import ROOT
 
@@ -28,7 +29,8 @@ def made(name: str) -> str:
 
 
 def test_every_setting_has_a_line() -> None:
-    options = {name: f"--{name.replace('_', '-')}" for name in RunSpec.model_fields}
+    every = declared(RunSpec).items()
+    options = {name: name if one.setting.within else f"--{name.replace('_', '-')}" for name, one in every}
     assert [name for name, option in options.items() if option not in made("settings")] == []
 
 

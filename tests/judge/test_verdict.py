@@ -62,7 +62,7 @@ ANSWERS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
         [row(2, 0.95, half=0.01), row(8, 0.8, half=0.5)], {"answer": "UNCLEAR", "k": 8}),
     "a threshold is part of what is recommended": (
         [row(4, 1.62, schedule="confidence", confidence=0.9)],
-        {"confidence": 0.9, "best": "--schedule confidence --confidence 0.9 with K up to 4"}),
+        {"confidence": 0.9, "best": "--schedule confidence:0.9 with K up to 4"}),
     "those as good as the best": ([row(k, s) for k, s in SPEEDS], {"best": "K = 3", "near_best": "2-4,8"}),
     "of a tie the first": ([row(3, 1.62), row(4, 1.62)], {"k": 3, "near_best": "3-4"}),
     "a schedule has no one K": (

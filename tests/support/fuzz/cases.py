@@ -106,8 +106,8 @@ def data_rows(chance: random.Random, place: Path, ground: Ground) -> tuple[str, 
     content = chance.choice(LARGE)() if what > 0.95 else content
     file = place / chance.choice([f"in.{kind}", f"in.{kind}", "in.gz", "in"])
     file.write_bytes(content)
-    more = ("--column", chance.choice(["turns", "id", "nope"])) if chance.random() < 0.2 else ()
-    more += ("--template", changes.text(chance)) if chance.random() < 0.2 else ()
+    template = chance.choice(["turns", "id", "nope", changes.text(chance)])
+    more = ("--template", template) if chance.random() < 0.4 else ()
     return (*ground.runs(dataset=f"{kind}:{file}"), *more)
 
 
