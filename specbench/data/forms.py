@@ -64,11 +64,6 @@ def chosen_column(name: str, rows: Sequence[DataRow], column: str | None, templa
     return column
 
 
-def plain_form(column: str) -> Form:
-    """The form of a prompt that is continued without changes."""
-    return PLAIN.get(column, Form("text", f"{{{column}}}"))
-
-
 def given_form(rows: Sequence[DataRow], column: str, template: str) -> Form:
     """The form of --template. It must name exactly one column: a second one would remain as its bare name."""
     hole = f"{{{column}}}"

@@ -11,6 +11,7 @@ from specbench.data.forms import (
     FUNCTIONS,
     HUMANEVAL,
     INSTRUCTIONS,
+    PLAIN,
     Applied,
     ChatSettings,
     Form,
@@ -18,7 +19,6 @@ from specbench.data.forms import (
     chosen_column,
     encodable,
     given_form,
-    plain_form,
 )
 from specbench.data.longtext import Encode, Filling, filling_of, is_long, long_rows, of_length
 from specbench.data.prompts import Prompt, PromptSet, fingerprint, sample
@@ -136,7 +136,7 @@ def identities(rows: Sequence[DataRow]) -> list[str]:
 
 TOO_LONG, LATER = "too long", "of the later turns (for want of a chat template)"
 STANDIN = "OK."  # placeholder for future answers when only the length around them counts
-PLAIN = ChatSettings()
+NO_CHAT = ChatSettings()
 NO_FIELDS = "{}"
 SLACK = 8  # tokens by which an answer may grow when it is re-tokenised between others
 
@@ -153,7 +153,7 @@ def load_prompts(
     longest: int | None,
     column: str | None = None,
     template: str | None = None,
-    chat: ChatSettings = PLAIN,
+    chat: ChatSettings = NO_CHAT,
     context: int | None = None,
 ) -> PromptSet:
     """The prompts of a data set, or a sample of `limit` of them that is stratified by category and fixed by `seed`.
@@ -213,7 +213,7 @@ def written_as(
     applied = applied_to(clean(dataset, 300), chat, instruction is not None)
     if template is not None:
         return given_form(rows, column, template), applied
-    return (instruction if applied else None) or plain_form(column), applied
+    return (instruction if applied else None) or PLAIN.get(column, Form("text", f"{{{column}}}")), applied
 
 
 def written_in(applied: Applied | None, asked: ChatSettings, encode: Encode) -> Write:

@@ -67,21 +67,17 @@ def check_bounds(rows: int, size: int, shown: str) -> None:
 
 
 def parquet_rows(path: Path) -> list[DataRow]:
+    """The rows of a parquet file, unpacked a few at a time."""
+    from pyarrow import parquet
+
     try:
-        return list(bounded(unpacked_rows(path), clean_path(path)))
+        with open_regular(path) as file:
+            batches = parquet.ParquetFile(file).iter_batches(batch_size=TOGETHER, use_threads=False)
+            return list(bounded((row for batch in batches for row in batch.to_pylist()), clean_path(path)))
     except UsageError:
         raise
     except Exception as error:
         raise UsageError(f"cannot read {clean_path(path)} as parquet: {first_line(error)}") from error
-
-
-def unpacked_rows(path: Path) -> Iterator[DataRow]:
-    """The rows of a parquet file, unpacked a few at a time."""
-    from pyarrow import parquet
-
-    with open_regular(path) as file:
-        for batch in parquet.ParquetFile(file).iter_batches(batch_size=TOGETHER, use_threads=False):
-            yield from batch.to_pylist()
 
 
 def jsonl_rows(path: Path) -> list[DataRow]:

@@ -16,8 +16,6 @@ from specbench.spec import BASELINE, CHOOSING
 from specbench.theory import optimum
 from specbench.wording import Row, number_in, ranges, text_in
 
-NEAR = 0.01  # speedups within this share count as equal
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -104,7 +102,7 @@ def flaw(row: Row) -> str:
 def near_best(best: Candidate, found: Sequence[Candidate]) -> str:
     """The lookaheads of the best method whose speedup is within 1 % of the best."""
     same = [c for c in found if c.constant and c.row.get("method") == best.row.get("method")]
-    floor = (1 - NEAR) * best.interval.value
+    floor = (1 - optimum.NEAR) * best.interval.value
     return ranges(sorted({c.k for c in same if c.interval.value >= floor}))
 
 
@@ -179,7 +177,7 @@ def best_k(batch: int, known: Mapping[int, Row]) -> BestK:
     """The best lookahead of one batch, from its recommendable cells by lookahead."""
     speedups = {0: 1.0} | {k: number_in(row, "speedup") or 0.0 for k, row in known.items()}
     k = max(speedups, key=speedups.__getitem__)
-    near = tuple(sorted(one for one, speedup in speedups.items() if speedup >= (1 - NEAR) * speedups[k]))
+    near = tuple(sorted(one for one, speedup in speedups.items() if speedup >= (1 - optimum.NEAR) * speedups[k]))
     v = {one: value for one, row in sorted(known.items()) if (value := number_in(row, "v")) is not None}
     return BestK(batch, k, near, known.get(k), v)
 
