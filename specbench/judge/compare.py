@@ -100,7 +100,12 @@ def compare_runs(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Reco
     matches, missing = matched(bases, news)
     if not matches:
         raise NotComparableError(f"no cell is in both runs: {'; '.join(missing[:4])}{'; …' * (len(missing) > 4)}")
-    found = _by_gates(matches, policy) if policy.gates else [*_statuses(matches), *_by_tiers(matches, policy)]
+    if policy.gates:  # a gate without numbers in any cell must not pass
+        found = _tested("gate", matches, policy.gates, policy.confidence)
+        mute = [gate.metric for gate in policy.gates if not any(one.metric == gate.metric for one in found)]
+        found += [Finding("all cells", "gate", name, "not judged", "no cell has this number") for name in mute]
+    else:
+        found = [*_statuses(matches), *_by_tiers(matches, policy)]
     # a gate must not pass because NEW lacks its cell
     names = [line.split(": only in BASE")[0] for line in missing if ": only in BASE" in line]
     lost = [Finding(name, "status", "status", "not comparable", "NEW lacks this cell") for name in names]
@@ -116,13 +121,6 @@ def _without_unfinished(found: Sequence[Finding], matches: Sequence[Match]) -> I
             yield replace(one, outcome="not comparable", detail=detail)
         else:
             yield one
-
-
-def _by_gates(matches: Sequence[Match], policy: Policy) -> list[Finding]:
-    """The gates alone; a gate without numbers in any cell must not pass."""
-    found = _tested("gate", matches, policy.gates, policy.confidence)
-    mute = [gate.metric for gate in policy.gates if not any(one.metric == gate.metric for one in found)]
-    return [*found, *(Finding("all cells", "gate", name, "not judged", "no cell has this number") for name in mute)]
 
 
 def _by_tiers(matches: Sequence[Match], policy: Policy) -> Iterator[Finding]:

@@ -137,7 +137,7 @@ def speedups_of(draws: Sequence[Sequence[Pair]]) -> tuple[Interval, Interval, In
     return (
         speedup_interval(*zip(*later[0], strict=True), *zip(*later[1], strict=True)),
         ratio_of_means(whole[0], tokens[0], whole[1], tokens[1]),
-        ratio_of_totals(*first),
+        ratio_of_totals(first[0], first[1]),
     )
 
 

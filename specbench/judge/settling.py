@@ -93,9 +93,14 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
 
 
 def resumed(carrying: Sequence[Candidate], limit: int) -> str:
-    """The command that continues their run up to a limit; empty if the run accepts no new limit."""
+    """The command that continues their run up to a limit; empty if the run accepts no new limit.
+
+    Batches and repetitions would interleave new prompts with earlier ones, `--until-ci` has already decided
+    when to stop, and a draft that learns depends on earlier prompts.
+    """
     run, asked = only("run", carrying), min(number_in(c.row, "limit") or 0 for c in carrying)
-    if not run or not all(grows(c.row) for c in carrying):
+    alone = all((number_in(c.row, name) or 1) == 1 for c in carrying for name in ("batch", "repeat"))
+    if not run or not asked or not alone or any(text_in(c.row, n) for c in carrying for n in ("until_ci", "carries")):
         return ""
     return shown(["specbench", "run", "--resume", run, *(["--limit", str(limit)] if limit > asked else [])])
 
@@ -104,16 +109,6 @@ def only(name: str, carrying: Sequence[Candidate]) -> str:
     """The common value of a column; empty if they differ."""
     found = {text_in(c.row, name) for c in carrying}
     return found.pop() if len(found) == 1 else ""
-
-
-def grows(row: Row) -> bool:
-    """Whether a finished run can get more prompts without changing how earlier ones were decoded.
-
-    Batches and repetitions would interleave them, `--until-ci` has already decided when to stop, and a draft
-    that learns depends on earlier prompts.
-    """
-    alone = (number_in(row, "batch") or 1) == 1 and (number_in(row, "repeat") or 1) == 1
-    return alone and bool(number_in(row, "limit")) and not any(text_in(row, name) for name in ("until_ci", "carries"))
 
 
 def further(carrying: Sequence[Candidate], alone: bool) -> str:

@@ -15,6 +15,11 @@ from specbench.results.statistics import Interval
 from specbench.spec import BASELINE
 from specbench.wording import Row, clean, finite_or_none, formatted, interval_text, number_in, pair_said, text_in
 
+COPIED = (
+    "confidence", "alpha", "alpha_low", "alpha_high", "c", "v", "overhead", "tokens_per_round", "tokens_per_second",
+    "baseline_tokens_per_second", "baseline_step_ms", "round_ms", "looping_share",
+)  # fmt: skip
+
 Answer = Literal["YES", "NO", "PROVISIONAL", "UNCLEAR"]
 Leaning = Literal["YES", "NO"]
 
@@ -131,13 +136,11 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
     carrying = sorted(found, key=lambda c: c is not best) if leaning == "NO" else [best] if best and judged else []
     given = carrying or found
     template = text_in(row, "chat_template_resolved")
+    asked: dict[str, Any] = {n: text_in(row, n) for n in ("target", "draft", "acceptance", "dataset", "engine")}
     words = {"": "", "none": "", "own": "in its chat template", "not applied": "without its chat template"}
     return Recommendation(
         **_answer(carrying, leaning),
-        target=text_in(row, "target"),
-        draft=text_in(row, "draft"),
-        acceptance=text_in(row, "acceptance"),
-        dataset=text_in(row, "dataset"),
+        **asked,
         context=int(number_in(row, "context") or 0) or None,
         chat=words.get(template, f"in the chat template {clean(template, 300)}"),
         temperature=number_in(row, "temperature"),
@@ -145,7 +148,6 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
         arrivals=number_in(row, "arrivals"),
         dtype=precision(row),
         device=text_in(row, "device_name"),
-        engine=text_in(row, "engine"),
         candidates=len(found),
         **_of_best(best, found),
         left_out=tuple(reason for one in group if (reason := flaw(one))),
@@ -199,16 +201,10 @@ def _answer(carrying: Sequence[Candidate], leaning: Leaning | None) -> dict[str,
 def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, Any]:
     """The fields about the best candidate."""
     row: Row = best.row if best else {}
-    columns = {"predicted": "speedup_predicted", "calibrated": "speedup_calibrated", "alpha": "alpha",
-               "alpha_low": "alpha_low", "alpha_high": "alpha_high", "c": "c", "v": "v", "overhead": "overhead",
-               **{name: name for name in ("tokens_per_round", "tokens_per_second", "baseline_tokens_per_second",
-                                          "baseline_step_ms", "round_ms", "looping_share")}}  # fmt: skip
     interval = best.interval if best else Interval(math.nan, math.nan, math.nan)
     return {
         "best": best.name if best else "",
-        "method": text_in(row, "method"),
-        "schedule": text_in(row, "schedule"),
-        "confidence": number_in(row, "confidence"),
+        **{name: text_in(row, name) for name in ("method", "schedule", "lossless")},
         "k": best.k if best else None,
         "prompts": (best.prompts or None) if best else None,
         "draws": (best.draws or None) if best else None,
@@ -216,8 +212,9 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, An
         "speedup": finite_or_none(interval.value),
         "low": finite_or_none(interval.low),
         "high": finite_or_none(interval.high),
-        **{name: number_in(row, column) for name, column in columns.items()},
-        "lossless": text_in(row, "lossless"),
+        "predicted": number_in(row, "speedup_predicted"),
+        "calibrated": number_in(row, "speedup_calibrated"),
+        **{name: number_in(row, name) for name in COPIED},
         **{name: int(number_in(row, name) or 0) for name in ("prompts_identical", "prompts_compared")},
         "c_round": drafting(row),
         "at_once": at_once(row),

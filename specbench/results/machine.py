@@ -4,8 +4,6 @@ Nothing else of the environment is kept. NVML refuses some queries to some users
 such values are None, and no NVML error leaves this module.
 """
 
-# ruff: noqa: N802 (the names are NVML's)
-
 import hashlib
 import json
 import math
@@ -15,6 +13,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -23,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar
 
 from specbench import __version__
 from specbench.settings import is_number
@@ -141,24 +140,11 @@ def peaks_of(line: Mapping[str, Any]) -> Peaks:
 # --- an NVIDIA GPU, by NVML -------------------------------------------------------------------------------------------
 
 
-class Nvml(Protocol):
-    """The functions of nvidia-ml-py used here. Clocks are MHz, powers mW, temperatures °C."""
-
-    def nvmlInit(self) -> None: ...
-    def nvmlSystemGetDriverVersion(self) -> str: ...
-    def nvmlDeviceGetHandleByUUID(self, uuid: str, /) -> Any: ...
-    def nvmlDeviceGetClockInfo(self, handle: Any, clock: int, /) -> int: ...
-    def nvmlDeviceGetTemperature(self, handle: Any, sensor: int, /) -> int: ...
-    def nvmlDeviceGetPowerUsage(self, handle: Any, /) -> int: ...
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Any, /) -> int: ...
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any, /) -> int: ...
-
-
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, through NVML."""
+    """One GPU, through nvidia-ml-py: clocks in MHz, powers in mW, temperatures in °C."""
 
-    nvml: Nvml
+    nvml: Any
     handle: Any
 
     def driver(self) -> str | None:
@@ -200,19 +186,19 @@ def installed() -> bool:
 
 
 @cache
-def library() -> Nvml | None:
+def library() -> Any:
     """NVML, initialised once per process; None if not installed or not working."""
     return answer(begun)
 
 
-def begun() -> Nvml:
+def begun() -> Any:
     """NVML, initialised with a driver; raises its errors otherwise."""
-    found = cast(Nvml, import_module(NVML))
+    found: Any = import_module(NVML)
     found.nvmlInit()
     return found
 
 
-def gpu_named(uuid: str, nvml: Nvml | None) -> Gpu | None:
+def gpu_named(uuid: str, nvml: Any) -> Gpu | None:
     """The GPU with an id, without the `GPU-` prefix as in torch; None if NVML does not know it."""
     if nvml is None:
         return None
@@ -300,23 +286,13 @@ def running_besides(proc: Path = Path("/proc")) -> str:
 
 def _processes(proc: Path) -> Iterator[tuple[int, tuple[str, str, int]]]:
     """The name, state and parent of every process by id. A name may contain brackets; it ends at the last one."""
-    try:
-        with os.scandir(proc) as entries:
-            for entry in entries:
-                if entry.name.isdecimal() and (found := _process(Path(entry.path, "stat"))):
-                    yield int(entry.name), found
-    except OSError:
-        return
-
-
-def _process(file: Path) -> tuple[str, str, int] | None:
-    """Read one process; None if it has ended."""
-    try:
-        head, _, tail = file.read_text(encoding="utf-8", errors="replace").rpartition(")")
-        state, parent = tail.split()[:2]
-        return head.partition("(")[2], state, int(parent)
-    except (OSError, ValueError):
-        return None
+    with suppress(OSError), os.scandir(proc) as entries:
+        for entry in entries:
+            with suppress(OSError, ValueError):  # it has ended
+                if entry.name.isdecimal():
+                    head, _, tail = Path(entry.path, "stat").read_text("utf-8", "replace").rpartition(")")
+                    state, parent = tail.split()[:2]
+                    yield int(entry.name), (head.partition("(")[2], state, int(parent))
 
 
 def _ours(pid: int, table: Mapping[int, tuple[str, str, int]]) -> bool:

@@ -259,31 +259,13 @@ def _thinned(places: NDArray[np.intp]) -> NDArray[np.intp]:
 # --- clocks, throttling, steal ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Steadiness:
+def steadiness(samples: Sequence[Sample]) -> dict[str, Any]:
     """The columns of results.csv about the pace of the machine, over the decodes of both arms; None if unknown.
 
     …mhz: median clocks; …clock_fall: 1 − 10th ÷ 90th percentile. cpu_steal: stolen ÷ wanted processor time.
     Highest temperature, median power, lowest power limit. gpu_throttled: share of decodes after which clocks
-    were throttled; gpu_throttle_reasons: all causes, in words.
+    were throttled; gpu_throttle_reasons: all causes, in words. Samples decoded together count as one.
     """
-
-    cpu_mhz: float | None
-    cpu_clock_fall: float | None
-    cpu_steal: float | None
-    gpu_mhz: float | None
-    gpu_clock_fall: float | None
-    gpu_memory_mhz: float | None
-    gpu_memory_clock_fall: float | None
-    gpu_celsius: float | None
-    gpu_watts: float | None
-    gpu_watts_limit: float | None
-    gpu_throttled: float | None
-    gpu_throttle_reasons: str | None
-
-
-def steadiness(samples: Sequence[Sample]) -> Steadiness:
-    """The pace of the machine while a cell was measured; samples decoded together count as one."""
     readings = [reading for sample in samples for reading in sample.readings]
 
     def known(value: Callable[[Reading], float | None]) -> list[float]:
@@ -292,20 +274,20 @@ def steadiness(samples: Sequence[Sample]) -> Steadiness:
     cpu, gpu, memory = known(lambda r: r.cpu_mhz), known(lambda r: r.gpu_mhz), known(lambda r: r.gpu_memory_mhz)
     wanted = math.fsum(known(lambda r: r.cpu_wanted))
     bits = [r.gpu_reasons for r in readings if r.gpu_reasons is not None]
-    return Steadiness(
-        cpu_mhz=median(cpu),
-        cpu_clock_fall=fall(cpu),
-        cpu_steal=math.fsum(known(lambda r: r.cpu_stolen)) / wanted if wanted >= LEAST_WANTED else None,
-        gpu_mhz=median(gpu),
-        gpu_clock_fall=fall(gpu),
-        gpu_memory_mhz=median(memory),
-        gpu_memory_clock_fall=fall(memory),
-        gpu_celsius=max(known(lambda r: r.gpu_celsius), default=None),
-        gpu_watts=median(known(lambda r: r.gpu_watts)),
-        gpu_watts_limit=min(known(lambda r: r.gpu_watts_limit), default=None),
-        gpu_throttled=ratio(sum(bool(machine.throttle_reasons(one)) for one in bits), len(bits)) if bits else None,
-        gpu_throttle_reasons=", ".join(machine.throttle_reasons(reduce(or_, bits))) if bits else None,
-    )
+    return {
+        "cpu_mhz": median(cpu),
+        "cpu_clock_fall": fall(cpu),
+        "cpu_steal": math.fsum(known(lambda r: r.cpu_stolen)) / wanted if wanted >= LEAST_WANTED else None,
+        "gpu_mhz": median(gpu),
+        "gpu_clock_fall": fall(gpu),
+        "gpu_memory_mhz": median(memory),
+        "gpu_memory_clock_fall": fall(memory),
+        "gpu_celsius": max(known(lambda r: r.gpu_celsius), default=None),
+        "gpu_watts": median(known(lambda r: r.gpu_watts)),
+        "gpu_watts_limit": min(known(lambda r: r.gpu_watts_limit), default=None),
+        "gpu_throttled": ratio(sum(bool(machine.throttle_reasons(one)) for one in bits), len(bits)) if bits else None,
+        "gpu_throttle_reasons": ", ".join(machine.throttle_reasons(reduce(or_, bits))) if bits else None,
+    }
 
 
 def median(values: Sequence[float]) -> float | None:

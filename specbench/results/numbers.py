@@ -6,7 +6,7 @@ Prompts decoded together share their time: as one decode, they are one value for
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from heapq import heapreplace
 from statistics import fmean
 from typing import Any
@@ -17,7 +17,7 @@ from specbench.results import noise, statistics
 from specbench.results.latency import LATENCY, SERVED, WITHIN, latency, served
 from specbench.results.machine import PEAKS
 from specbench.results.nests import BELIEF, belief_columns, draft_costs, inner_levels, relayed, steady
-from specbench.results.noise import Steadiness, steadiness
+from specbench.results.noise import steadiness
 from specbench.results.samples import (
     Loop,
     Sample,
@@ -41,8 +41,8 @@ CHOSEN = ("chosen", "choosing_cost")
 BOTH = ("repeated_4grams", "looping_share", "longest_cycle", "prompts_looping", "prompts_ended_by_eos")
 OUTPUTS = (*(f"{arm}{name}" for arm in ("", "baseline_") for name in BOTH),
            "alpha_outside_loops", "tokens_per_round_outside_loops", "draft_coverage")  # fmt: skip
+STEADINESS = tuple(steadiness([]))
 LEARNING = ("speedup_elsewhere", "speedup_elsewhere_low", "speedup_elsewhere_high", "update_share")
-STEADINESS = tuple(one.name for one in fields(Steadiness))
 ROUNDS = ("tokens_per_round", "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
           "draft_hit_rate")  # fmt: skip  # unknown where a server does not report acceptance
 LENGTHS = ("acceptance_length", "acceptance_length_mean", "rounds_by_accepted", "acceptance_joint", "acceptance_from")
@@ -90,7 +90,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         "tokens": method.tokens,
         "baseline_tokens": baseline.tokens,
         **asdict(noise.diagnose(pooled(samples))),
-        **asdict(steadiness(pooled(samples))),
+        **steadiness(pooled(samples)),
         **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
         **explanation(samples, baseline, method, lookahead),
         **({} if learns(samples) else {"round_update_ms": None}),

@@ -97,7 +97,7 @@ def noise_row(cell: Cell) -> dict[str, Any]:
         "smallest_effect": math.expm1(_sure() * error),
     }
     found |= {f"prompts_for_{e}_percent": prompts_for(e / 100, log_sd) for e in EFFECTS}
-    return found | vars(noise.diagnose(cell.samples)) | vars(steadiness(cell.samples))
+    return found | vars(noise.diagnose(cell.samples)) | steadiness(cell.samples)
 
 
 def prompts_for(effect: float, log_sd: float) -> int | None:
