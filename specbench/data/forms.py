@@ -53,10 +53,8 @@ def chosen_column(name: str, rows: Sequence[DataRow], column: str | None, templa
         named = [key for key in there if f"{{{key}}}" in (template or "")]
         known = [key for key in COLUMNS if key in there or not rows]
         if not named + known:
-            wanted = ", ".join(COLUMNS)
-            raise UsageError(
-                f"data set {name} has none of the columns {wanted}: choose one of its own with --template: {listed}"
-            )
+            none = f"none of the columns {', '.join(COLUMNS)}"
+            raise UsageError(f"data set {name} has {none}: choose one of its own with --template: {listed}")
         return (named + known)[0]
     if rows and column not in there:
         raise UsageError(f"data set {name} has no column {clean(column)}; it has: {listed}")
@@ -70,11 +68,9 @@ def given_form(rows: Sequence[DataRow], column: str, template: str) -> Form:
         raise UsageError("the template is not UTF-8 text")
     if hole not in template:
         raise UsageError(f"the template does not contain {clean(hole)}, the column of the prompts")
-    others = {key for row in rows for key in row if key != column and f"{{{key}}}" in template}
-    if others:
-        raise UsageError(
-            f"the template names more than one column: {clean(column)}, {clean(', '.join(sorted(others)))}"
-        )
+    if others := {key for row in rows for key in row if key != column and f"{{{key}}}" in template}:
+        listed = f"{clean(column)}, {clean(', '.join(sorted(others)))}"
+        raise UsageError(f"the template names more than one column: {listed}")
     return Form("template", template)
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import Any
 
 from specbench.data.forms import (
     FUNCTIONS,
@@ -62,12 +63,8 @@ def text_rows(rows: Sequence[DataRow], column: str, form: Form, rejected: Counte
     found = []
     for row, identity in zip(rows, identities(rows), strict=True):
         value = content(row, column)
-        if not isinstance(value, list):
-            first, *later = [value]
-        elif not roles(value):
-            first, *later = value or [None]
-        else:
-            first, *later = said_by(USERS, value) or [None]
+        messages = said_by(USERS, value) if roles(value) else value if isinstance(value, list) else [value]
+        first, *later = messages or [None]
         if reason := objection(first):
             rejected[reason] += 1
             continue
@@ -89,9 +86,8 @@ def content(row: DataRow, column: str) -> object:
     return value
 
 
-def said_by(who: Collection[object], value: object) -> list[object]:
-    """The messages of some roles in a cell, in order."""
-    messages = value if isinstance(value, list) else []
+def said_by(who: Collection[object], messages: Any) -> list[object]:
+    """The messages of some roles among those of a cell, in order."""
     said = [one for one, role in zip(messages, roles(messages), strict=True) if role in who]
     return [one.get("content", one.get("value")) for one in said]
 

@@ -129,7 +129,11 @@ def _by_tiers(matches: Sequence[Match], policy: Policy) -> Iterator[Finding]:
     if not sound:
         yield Finding("all cells", "status", "status", "not comparable", "no cell has numbers on both sides")
     if "deterministic" in policy.tiers:
-        yield from map(_counted, sound)
+        order = ("REGRESSION", "not judged", "ok")
+        for match in sound:  # the worst pair counts: a number without noise needs no second run
+            found = [compare_counts(base, new) for base, new in match.pairs]
+            outcome, detail = min(found, key=lambda one: order.index(one[0]))
+            yield Finding(match.cell, "deterministic", "counts", outcome, detail)
     margins = {"ratios": (RATIOS, policy.ratio_margin), "absolute": (ABSOLUTES, policy.absolute_margin)}
     for tier, (metrics, margin) in margins.items():
         if tier in policy.tiers:
@@ -154,14 +158,6 @@ def _status(base: Record, new: Record) -> Outcome | None:
     if not base.measured:
         return "better" if new.measured else "ok"  # nothing was lost, and nothing can be judged
     return None if new.measured else "REGRESSION"
-
-
-def _counted(match: Match) -> Finding:
-    """The worst of all pairs: a number without noise needs no second run."""
-    found = [compare_counts(base, new) for base, new in match.pairs]
-    order = ("REGRESSION", "not judged", "ok")
-    outcome, detail = min(found, key=lambda one: order.index(one[0]))
-    return Finding(match.cell, "deterministic", "counts", outcome, detail)
 
 
 def _tested(tier: str, matches: Sequence[Match], criteria: Sequence[Criterion], confidence: float) -> list[Finding]:

@@ -27,30 +27,25 @@ def with_command(rows: Sequence[Row], command: str, run: str = "") -> list[Row]:
 
 def doubts(carrying: Sequence[Candidate]) -> tuple[str, ...]:
     """Why the cells that carry an answer, best first, make it only a provisional one."""
-    found, least = [few_prompts(carrying)], min(carrying, key=lambda c: c.draws)
-    if least.draws < FEWEST and least.draws != least.prompts:  # otherwise `few_prompts` reports it
-        found.append(f"the interval is over {counted(least.draws, 'turn')} ({FEWEST} needed)")
+    found, least = list[str](), min(carrying, key=lambda c: c.prompts)
+    if least.prompts < ENOUGH:
+        whose = "" if least.prompts == carrying[0].prompts else f" for {least.name}"
+        few = f"only {counted(least.prompts, 'prompt')}{whose} ({ENOUGH} needed)"
+        found.append(few if least.prompts else f"the number of prompts is unknown{whose}")
+    fewest = min(carrying, key=lambda c: c.draws)
+    if fewest.draws < FEWEST and fewest.draws != fewest.prompts:
+        found.append(f"the interval is over {counted(fewest.draws, 'turn')} ({FEWEST} needed)")
     if loads := [number_in(c.row, "load_average") or 0 for c in carrying if c.busy]:
         found.append(f"{BUSY} (load {max(loads):.0f})")
     found += [fault.doubt for fault in worst(fault for c in carrying for fault in c.unsteady)]
     if (share := looping(carrying)) > MOSTLY_LOOPS:
         found.append(f"{share:.0%} of the tokens are in loops, which are easy to draft")
-    return tuple(doubt for doubt in found if doubt)
+    return tuple(found)
 
 
 def looping(carrying: Sequence[Candidate]) -> float:
     """The largest share of tokens in loops among some cells."""
     return max(number_in(c.row, "looping_share") or 0.0 for c in carrying)
-
-
-def few_prompts(carrying: Sequence[Candidate]) -> str:
-    least = min(carrying, key=lambda c: c.prompts)
-    whose = "" if least.prompts == carrying[0].prompts else f" for {least.name}"
-    if least.prompts >= ENOUGH:
-        return ""
-    if not least.prompts:
-        return f"the number of prompts is unknown{whose}"
-    return f"only {counted(least.prompts, 'prompt')}{whose} ({ENOUGH} needed)"
 
 
 def more_prompts(best: Candidate) -> int | None:

@@ -118,11 +118,6 @@ def steady(traces: Sequence[Trace], lookahead: int | None) -> int | None:
     return lookahead
 
 
-def relayed(traces: Sequence[Trace]) -> bool:
-    """Whether drafts came from several drafters in sequence, each with its own acceptance."""
-    return any(LEG in trace.spans for trace in traces)
-
-
 # --- beliefs ----------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from specbench.metrics import Trace, ratio
 from specbench.results import noise, statistics
 from specbench.results.latency import LATENCY, SERVED, WITHIN, latency, served
 from specbench.results.machine import PEAKS
-from specbench.results.nests import BELIEF, belief_columns, draft_costs, inner_levels, relayed, steady
+from specbench.results.nests import BELIEF, LEG, belief_columns, draft_costs, inner_levels, steady
 from specbench.results.noise import steadiness
 from specbench.results.samples import (
     Loop,
@@ -172,7 +172,8 @@ def explanation(samples: Sequence[Sample], baseline: Timing, method: Timing, loo
     step = metrics.ratio(baseline.seconds, baseline.rounds)
     inner = inner_levels(traces, step)
     drafts = draft_costs(inner, traces, step, lookahead)
-    found = explain(rounds, baseline, method, lookahead, speedup_of(samples).value, drafts, relayed(traces))
+    relayed = any(LEG in trace.spans for trace in traces)  # each drafter in turn has its own acceptance
+    found = explain(rounds, baseline, method, lookahead, speedup_of(samples).value, drafts, relayed)
     levels = (level.row(number) for number, level in enumerate(inner, start=2))
     return found.row() | {name: value for row in levels for name, value in row.items()}
 
