@@ -19,7 +19,7 @@ from specbench.files import clear_unfinished, replace_text, replacing, writing
 from specbench.results import journal
 from specbench.results.cells import Cell, Observer
 from specbench.results.documents import About, summary
-from specbench.results.journal_lines import begin_line, end_line, turn_line
+from specbench.results.journal import begin_line, end_line, turn_line
 from specbench.results.named_runs import LONGEST, read_json, write_csv
 from specbench.results.reading import CATEGORIES, DESCRIPTION, RESULTS, SAMPLES, read_run
 from specbench.results.samples import Sample

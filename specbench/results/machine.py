@@ -237,13 +237,9 @@ def environment(device: Any) -> dict[str, Any]:
         found |= {"attention": attention_kinds()}
     gpu = gpu_of(device)
     found |= {"gpu_driver": gpu.driver(), "gpu_watts_limit": gpu.watts_limit()} if gpu else {}
-    return found | {"fingerprint": fingerprint(found)}
-
-
-def fingerprint(found: Mapping[str, Any]) -> str:
-    """Twelve hex digits, equal on machines whose absolute times are comparable."""
-    machine = {name: found.get(name) for name in MACHINE}
-    return hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:12]
+    # equal on machines whose absolute times are comparable
+    same = json.dumps({name: found.get(name) for name in MACHINE}, sort_keys=True)
+    return found | {"fingerprint": hashlib.sha256(same.encode()).hexdigest()[:12]}
 
 
 def attention_kinds() -> str:

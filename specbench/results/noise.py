@@ -82,14 +82,6 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Drift:
-    """The relative growth of times from the first to the last value, and the chance of such a trend in random order."""
-
-    share: float
-    p: float
-
-
-@dataclass(frozen=True)
 class Diagnostics:
     """The columns of results.csv about the machine.
 
@@ -108,11 +100,11 @@ def diagnose(samples: Sequence[Sample]) -> Diagnostics:
     """The diagnostics of a cell, its samples in any order."""
     in_time = sorted(samples, key=lambda s: s.turn)
     times = paces([s.baseline for s in in_time], [s.prompt_tokens for s in in_time])
-    trend, loads = drift(times), [s.load for s in samples if s.load is not None]
+    (growth, p), loads = drift(times), [s.load for s in samples if s.load is not None]
     return Diagnostics(
         outliers=sum(flag != "" for flag in flags(samples)),
-        drift=trend.share,
-        drift_p=trend.p,
+        drift=growth,
+        drift_p=p,
         bimodality=bimodality(times),
         load_average=max(loads, default=None),
     )
@@ -154,16 +146,16 @@ def outliers(values: Sequence[float]) -> list[Flag]:
     return ["severe" if far > FENCES["severe"] else "mild" if far > FENCES["mild"] else "" for far in beyond.tolist()]
 
 
-def drift(values: Sequence[float]) -> Drift:
-    """The trend of times in order of measurement: slope of Theil and Sen, p of Kendall's τ."""
+def drift(values: Sequence[float]) -> tuple[float, float]:
+    """The growth of times from the first to the last measurement: slope of Theil and Sen, p of Kendall's τ."""
     logs = _logs(values)
     turns = _thinned(np.flatnonzero(np.isfinite(logs)))
     if turns.size < 3:
-        return Drift(math.nan, math.nan)
+        return math.nan, math.nan
     if np.ptp(logs[turns]) < LEAST_SPREAD:
-        return Drift(0.0, 1.0)
+        return 0.0, 1.0
     grown = _slope(logs[turns], turns) * (turns[-1] - turns[0])
-    return Drift(math.expm1(grown), float(stats.kendalltau(turns, logs[turns]).pvalue))
+    return math.expm1(grown), float(stats.kendalltau(turns, logs[turns]).pvalue)
 
 
 def bimodality(values: Sequence[float]) -> float:

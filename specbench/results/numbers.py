@@ -301,12 +301,12 @@ def chosen_columns(samples: Sequence[Sample]) -> dict[str, Any]:
         return dict.fromkeys(CHOSEN)
     counted = Counter(turns.values()).most_common()
     favourite = [one for one in samples if one.method.choice == counted[0][0]]
-    cost = ratio(rate_of(samples), rate_of(favourite)) - 1
+    whole, best = (
+        ratio(math.fsum(one.method.seconds for one in some), sum(len(one.method.tokens) for one in some))
+        for some in (samples, favourite)
+    )
+    cost = ratio(whole, best) - 1
     return {"chosen": ", ".join(f"{choice} ×{count}" for choice, count in counted), "choosing_cost": cost}
-
-
-def rate_of(samples: Sequence[Sample]) -> float:
-    return ratio(math.fsum(one.method.seconds for one in samples), sum(len(one.method.tokens) for one in samples))
 
 
 # --- prompts decoded together -----------------------------------------------------------------------------------------
@@ -357,23 +357,18 @@ def output_columns(samples: Sequence[Sample], longest: int) -> dict[str, Any]:
     """The columns `OUTPUTS` of a cell; `longest` is the number of new tokens at which an output is cut."""
     method = [(s.prompt, s.method) for s in samples]
     baseline = [(s.prompt, s.baseline) for s in samples]
+    known = [s.method.draftable for s in samples if s.method.draftable is not None]
+    emitted = sum(len(s.method.tokens) for s in samples)
     outside = metrics.acceptance([r for s in samples for r in outside_loops(s.method)])
     return {
         **arm_columns(method, longest),
         **{f"baseline_{name}": value for name, value in arm_columns(baseline, longest).items()},
         "alpha_outside_loops": outside.alpha,
         "tokens_per_round_outside_loops": outside.tokens_per_round,
-        "draft_coverage": coverage([s.method for s in samples]),
+        # tokens are draws from the target's p: their share in a reduced draft vocabulary estimates Σ p over it,
+        # an upper bound of α
+        "draft_coverage": metrics.ratio(sum(known), emitted) if known else None,
     }
-
-
-def coverage(traces: Sequence[Trace]) -> float | None:
-    """The share of tokens within a reduced draft vocabulary; None for a complete one.
-
-    The tokens are draws from the target's p, so it estimates Σ p over the draft's vocabulary, an upper bound of α.
-    """
-    known = [trace.draftable for trace in traces if trace.draftable is not None]
-    return metrics.ratio(sum(known), sum(len(trace.tokens) for trace in traces)) if known else None
 
 
 def arm_columns(decoded: Sequence[tuple[str, Trace]], longest: int) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from specbench.models.network.sampling import Sampling
 from specbench.results import nests
 from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
-from specbench.results.journal_lines import samples_of, turn_line
+from specbench.results.journal import samples_of, turn_line
 from specbench.results.nests import BELIEF, BINS, belief_columns, belief_rows, calibration_error, curve, error_if_exact
 from specbench.results.numbers import numbers
 from specbench.results.reading import read_run
