@@ -249,7 +249,10 @@ class Tokenizing:
         if not later or self.answer is None:
             self.rejected.update({LATER: len(later)} if later else {})
             return found
-        return replace(found, later=tuple(later), most=self.most([first, *later], fields, self.answer))
+        # of the last turn's prompt, with the earlier answers at their maximum length
+        said = [text for turn in (first, *later) for text in (turn, STANDIN)][:-1]
+        most = len(self.write(said, fields)) + len(later) * (self.answer + SLACK)
+        return replace(found, later=tuple(later), most=most if self.longest is None else min(most, self.longest))
 
     def tokenized(self, text: str, fields: str, longest: int | None) -> tuple[str, tuple[int, ...]]:
         """The reason why a text cannot be a prompt, or "", and its ids."""
@@ -257,9 +260,3 @@ class Tokenizing:
             return TOO_LONG, ()
         ids = tuple(int(token) for token in self.write([text], fields))
         return (EMPTY if not ids else TOO_LONG if longest is not None and len(ids) > longest else ""), ids
-
-    def most(self, turns: Sequence[str], fields: str, answer: int) -> int:
-        """The maximum tokens of the last turn's prompt, with the earlier answers at their maximum length."""
-        said = [text for turn in turns for text in (turn, STANDIN)][:-1]
-        whole = len(self.write(said, fields)) + (len(turns) - 1) * (answer + SLACK)
-        return whole if self.longest is None else min(whole, self.longest)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,11 +179,8 @@ def hindrance(base: Record, new: Record) -> str:
 
 def _source(source: str) -> str:
     """A checkpoint that ships inside the package is the same wherever the package is installed."""
-    parts = PurePosixPath(source.replace("\\", "/")).parts
-    for i in range(len(parts) - 1):
-        if parts[i : i + 2] == ("specbench", "assets"):
-            return "/".join(parts[i:])
-    return source
+    _, shipped, name = f"/{source}".replace("\\", "/").partition("/specbench/assets/")
+    return f"specbench/assets/{name}" if shipped else source
 
 
 def _by_prompt(samples: Sequence[Row]) -> dict[tuple[str, int, int], Row]:

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from specbench.judge.advice import QUESTION, at_once, drafting, gaps, pair_of, precision
+from specbench.judge.advice import QUESTION, at_once, drafting, gaps, precision
 from specbench.judge.candidates import Candidate, by_costs, by_formula, candidates, flaw, near_best
 from specbench.judge.settling import doubts, further, how_to_settle, more_prompts, only
 from specbench.results.statistics import Interval
 from specbench.spec import BASELINE
 from specbench.wording import Row, clean, finite_or_none, formatted, interval_text, number_in, pair_said, text_in
 
+PAIR = ("target", "draft", "acceptance")
 COPIED = (
     "confidence", "alpha", "alpha_low", "alpha_high", "c", "v", "overhead", "tokens_per_round", "tokens_per_second",
     "baseline_tokens_per_second", "baseline_step_ms", "round_ms", "looping_share",
@@ -136,7 +137,7 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
     carrying = sorted(found, key=lambda c: c is not best) if leaning == "NO" else [best] if best and judged else []
     given = carrying or found
     template = text_in(row, "chat_template_resolved")
-    asked: dict[str, Any] = {n: text_in(row, n) for n in ("target", "draft", "acceptance", "dataset", "engine")}
+    asked: dict[str, Any] = {n: text_in(row, n) for n in (*PAIR, "dataset", "engine")}
     words = {"": "", "none": "", "own": "in its chat template", "not applied": "without its chat template"}
     return Recommendation(
         **_answer(carrying, leaning),
@@ -151,7 +152,7 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
         candidates=len(found),
         **_of_best(best, found),
         left_out=tuple(reason for one in group if (reason := flaw(one))),
-        not_measured=gaps([one for one in rows if pair_of(one) == pair_of(row)]),
+        not_measured=gaps([one for one in rows if all(text_in(one, n) == asked[n] for n in PAIR)]),
         further=further(given, alone=len(found) == 1),
         run=only("run", given),
         faster=faster(best, found) if judged and leaning == "YES" else "",

@@ -188,14 +188,11 @@ def installed() -> bool:
 @cache
 def library() -> Any:
     """NVML, initialised once per process; None if not installed or not working."""
-    return answer(begun)
-
-
-def begun() -> Any:
-    """NVML, initialised with a driver; raises its errors otherwise."""
-    found: Any = import_module(NVML)
-    found.nvmlInit()
-    return found
+    with suppress(Exception):  # of many kinds
+        found: Any = import_module(NVML)
+        found.nvmlInit()
+        return found
+    return None
 
 
 def gpu_named(uuid: str, nvml: Any) -> Gpu | None:
