@@ -22,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from specbench import __version__
 from specbench.settings import is_number
@@ -93,8 +93,7 @@ def reading_of(written: Mapping[str, Any]) -> Reading:
     return found
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(NamedTuple):
     """Peak bytes of tensors on the device, None on a CPU, and of resident memory; None if unknown.
 
     Everything loaded counts: weights of all models, and caches that methods share.
@@ -105,29 +104,25 @@ class Peak:
 
     def higher(self, other: "Peak") -> "Peak":
         """The maximum of each value."""
-        return Peak(highest(self.device, other.device), highest(self.host, other.host))
+        pairs = zip(self, other, strict=True)
+        return Peak(*(max((size for size in pair if size is not None), default=None) for pair in pairs))
 
 
-def highest(*some: int | None) -> int | None:
-    return max((one for one in some if one is not None), default=None)
-
-
-@dataclass(frozen=True)
-class Peaks:
+class Peaks(NamedTuple):
     """The peaks of a cell's two arms."""
 
     baseline: Peak = Peak()
     method: Peak = Peak()
 
     def row(self) -> dict[str, int | None]:
-        return dict(zip(PEAKS, (*vars(self.baseline).values(), *vars(self.method).values()), strict=True))
+        return dict(zip(PEAKS, (*self.baseline, *self.method), strict=True))
 
     def higher(self, other: "Peaks") -> "Peaks":
         return Peaks(self.baseline.higher(other.baseline), self.method.higher(other.method))
 
     def line(self) -> dict[str, list[int | None]]:
         """The peaks for the journal."""
-        return {name: list(vars(one).values()) for name, one in vars(self).items()}
+        return {name: list(one) for name, one in self._asdict().items()}
 
 
 def peaks_of(line: Mapping[str, Any]) -> Peaks:
