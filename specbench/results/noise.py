@@ -18,7 +18,7 @@ them (in 91 of those with 40).
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -81,33 +81,22 @@ class Fault:
     doubt: str
 
 
-@dataclass(frozen=True)
-class Diagnostics:
-    """The columns of results.csv about the machine.
+def diagnose(samples: Sequence[Sample]) -> dict[str, Any]:
+    """The columns of results.csv about times, from the samples of a cell in any order.
 
     outliers: samples with an unusual time in either arm; drift, drift_p and bimodality: of the baseline's
     times; load_average: the highest before any turn, None if unavailable.
     """
-
-    outliers: int
-    drift: float
-    drift_p: float
-    bimodality: float
-    load_average: float | None
-
-
-def diagnose(samples: Sequence[Sample]) -> Diagnostics:
-    """The diagnostics of a cell, its samples in any order."""
     in_time = sorted(samples, key=lambda s: s.turn)
     times = paces([s.baseline for s in in_time], [s.prompt_tokens for s in in_time])
     (growth, p), loads = drift(times), [s.load for s in samples if s.load is not None]
-    return Diagnostics(
-        outliers=sum(flag != "" for flag in flags(samples)),
-        drift=growth,
-        drift_p=p,
-        bimodality=bimodality(times),
-        load_average=max(loads, default=None),
-    )
+    return {
+        "outliers": sum(flag != "" for flag in flags(samples)),
+        "drift": growth,
+        "drift_p": p,
+        "bimodality": bimodality(times),
+        "load_average": max(loads, default=None),
+    }
 
 
 def flags(samples: Sequence[Sample]) -> list[Flag]:
@@ -174,33 +163,35 @@ def bimodality(values: Sequence[float]) -> float:
     return float((skewness**2 + 1) / (excess + 3 * (n - 1) ** 2 / ((n - 2) * (n - 3))))
 
 
-def warned(found: Diagnostics, samples: int, threads: int | None) -> Iterator[Fault]:
-    """Notes on the machine, with remedies. Thresholds: see the module. NaN gives no warning."""
-    if abs(found.drift) >= DRIFT_SHARE and found.drift_p < DRIFT_P:
-        way = "slowed down" if found.drift > 0 else "became faster"
+def warned(row: Mapping[str, Any], samples: int, threads: int | None) -> Iterator[Fault]:
+    """Notes on the numbers of `diagnose`, with remedies. Thresholds: see the module. NaN gives no warning."""
+    names = ("outliers", "drift", "drift_p", "bimodality", "load_average")
+    odd, drift, p, groups, load = (row[name] for name in names)
+    if abs(drift) >= DRIFT_SHARE and p < DRIFT_P:
+        way = "slowed down" if drift > 0 else "became faster"
         note = (
-            f"the machine {way} by {abs(found.drift):.0%} during the run (p {found.drift_p:.1g}): speedups hold, "
+            f"the machine {way} by {abs(drift):.0%} during the run (p {p:.1g}): speedups hold, "
             "because both arms shared every moment; tokens per second do not. Repeat once it is warm and quiet"
         )
-        yield Fault("drift", abs(found.drift), note, "")
-    if found.bimodality > TWO_GROUPS:
+        yield Fault("drift", abs(drift), note, "")
+    if groups > TWO_GROUPS:
         note = (
-            f"baseline times fall into two groups (bimodality {found.bimodality:.2f}): another process or a changing "
+            f"baseline times fall into two groups (bimodality {groups:.2f}): another process or a changing "
             "clock frequency. Intervals are wider than they need be; repeat on a quiet machine, or with --repeat 3"
         )
-        yield Fault("two groups", found.bimodality, note, "")
-    if found.outliers > max(SOME, OFTEN * samples):
+        yield Fault("two groups", groups, note, "")
+    if odd > max(SOME, OFTEN * samples):
         note = (
-            f"{found.outliers} of {samples} samples are outliers in time: all are counted. Look at them in samples.csv "
+            f"{odd} of {samples} samples are outliers in time: all are counted. Look at them in samples.csv "
             "(column outlier) before you trust the last digits"
         )
-        yield Fault("outliers", found.outliers, note, "")
-    if found.load_average is not None and busy(found.load_average, threads):
+        yield Fault("outliers", odd, note, "")
+    if load is not None and busy(load, threads):
         note = (
-            f"load average {found.load_average:.1f} on {counted(threads or 0, 'thread')}: other processes slowed both "
+            f"load average {load:.1f} on {counted(threads or 0, 'thread')}: other processes slowed both "
             "arms, not always equally; repeat on a quiet machine"
         )
-        yield Fault(LOAD, found.load_average, note, "")
+        yield Fault(LOAD, load, note, "")
 
 
 def busy(load: float | None, threads: float | None) -> bool:

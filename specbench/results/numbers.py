@@ -89,7 +89,7 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         **belief_columns(rounds),
         "tokens": method.tokens,
         "baseline_tokens": baseline.tokens,
-        **asdict(noise.diagnose(pooled(samples))),
+        **noise.diagnose(pooled(samples)),
         **steadiness(pooled(samples)),
         **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
         **explanation(samples, baseline, method, lookahead),
