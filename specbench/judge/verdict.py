@@ -13,7 +13,17 @@ from specbench.judge.candidates import Candidate, by_costs, by_formula, candidat
 from specbench.judge.settling import doubts, further, how_to_settle, more_prompts, only
 from specbench.results.statistics import Interval
 from specbench.spec import BASELINE
-from specbench.wording import Row, clean, finite_or_none, formatted, interval_text, number_in, pair_said, text_in
+from specbench.wording import (
+    Row,
+    clean,
+    finite_or_none,
+    formatted,
+    grouped,
+    interval_text,
+    number_in,
+    pair_said,
+    text_in,
+)
 
 PAIR = ("target", "draft", "acceptance")
 COPIED = (
@@ -112,11 +122,9 @@ def recommend(rows: Sequence[Row]) -> list[Recommendation]:
     PROVISIONAL on few prompts or a busy machine. UNCLEAR otherwise, and always for synthetic acceptance.
     Cells that failed or are not lossless are never recommended, and are named.
     """
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        if text_in(row, "method") != BASELINE:
-            groups.setdefault(tuple(text_in(row, name) for name in QUESTION), []).append(row)
-    return [_judge(group, rows) for group in groups.values()]
+    speculative = [row for row in rows if text_in(row, "method") != BASELINE]
+    groups = grouped(speculative, lambda row: tuple(text_in(row, name) for name in QUESTION))
+    return [_judge(group, rows) for group in groups]
 
 
 def pays(found: Recommendation, least: float | None = None) -> bool | None:

@@ -12,6 +12,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, get_args
@@ -94,7 +95,10 @@ def _sound(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """The complete lines of a journal with their bodies; a damaged last line is dropped as an interrupted write."""
     lines = read_whole(path, LARGEST).splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
-        body = _body(line)
+        found, body = _LINE.fullmatch(line[:-1]) if line.endswith(b"\n") else None, None
+        if found and int(found[1], 16) == zlib.crc32(found[2]):
+            with suppress(ValueError, RecursionError):  # invalid content with a valid checksum was forged
+                body = json.loads(found[2])
         if body is not None:
             yield line, body
         elif number < len(lines):
@@ -102,17 +106,6 @@ def _sound(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
                 f"{path}:{number}: a damaged line (its checksum does not fit): the journal was edited or the disk "
                 "failed; start a new run"
             )
-
-
-def _body(line: bytes) -> dict[str, Any] | None:
-    found = _LINE.fullmatch(line[:-1]) if line.endswith(b"\n") else None
-    if found is None or int(found[1], 16) != zlib.crc32(found[2]):
-        return None
-    try:
-        body: dict[str, Any] = json.loads(found[2])
-    except (ValueError, RecursionError):  # invalid content with a valid checksum was forged
-        return None
-    return body
 
 
 # --- the lines --------------------------------------------------------------------------------------------------------
