@@ -207,15 +207,15 @@ def test_an_interval_that_goes_on_beyond_the_axis_has_an_arrow_there() -> None:
 def test_rows_without_numbers_give_no_figures(missing: dict[str, Any]) -> None:
     rows = [{"method": "chain", "k": k, **missing} for k in (1, 2)]
     lines = figures_by_k.by_method(rows)
-    found = [figures_by_k.time_against_k(lines), figures_methods.phases(lines), figures_why.waterfall(rows[0])]
+    assert figures_by_k.against_k(lines) == []
+    found = [figures_methods.phases(lines), figures_why.waterfall(rows[0])]
     found += [figures_methods.acceptance_by_position(lines, []), figures_why.over_time(rows)]
-    assert [*found, figures_methods.intervals([("run", "label", row) for row in rows])] == [None] * 6
+    assert [*found, figures_methods.intervals([("run", "label", row) for row in rows])] == [None] * 5
 
 
 def test_a_single_k_has_no_curves_one_batch_no_series_and_many_curves_as_many_as_have_a_look() -> None:
-    one = figures_by_k.by_method(ROWS[:1])
-    by_k = (figures_by_k.time_against_k, figures_by_k.speedup_against_k, figures_by_k.acceptance_against_k)
-    assert [draw(one) for draw in (*by_k, figures_by_k.round_against_k)] == [None] * 4
+    assert len(figures_by_k.against_k(LINES)) == 4
+    assert figures_by_k.against_k(figures_by_k.by_method(ROWS[:1])) == []
     assert figures_by_k.over_batches([row for row in BATCHES if row["batch"] == 2]) == []
     assert figures_by_k.over_contexts([row | {"context": 1000} for row in BATCHES]) == []
     assert figures_why.cost_against_width([], "third") is None

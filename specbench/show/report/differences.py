@@ -14,24 +14,8 @@ from specbench.judge.matching import ASKED, FURTHER, Match, Record, matched
 from specbench.results.cells import MEASURED, Cell
 from specbench.results.machine import PEAKS
 from specbench.results.named_runs import as_text
-from specbench.results.statistics import Interval
 from specbench.show.compare import HEADER, cells_of, percent
-from specbench.show.report.figure import (
-    INK,
-    Picture,
-    Sheet,
-    bounds,
-    cut_ends,
-    errors,
-    float_in,
-    in_view,
-    interval_tip,
-    legend,
-    look,
-    points,
-    short,
-    spread,
-)
+from specbench.show.report.figure import INK, Picture, Sheet, float_in, in_view, interval_tip, look, short, spread
 from specbench.show.report.figures_methods import GB
 from specbench.show.tables import by_speedup
 from specbench.show.text import cell_text, lookahead, one_line, short_dataset
@@ -198,7 +182,6 @@ SHEET = Sheet(
     "Measured speedup of every cell that both runs have, with its 95 % interval over prompts. Two intervals that "
     "overlap may still differ: the table tests the difference.",
     "speedup over the baseline",
-    "",
 )
 
 
@@ -207,23 +190,21 @@ def two_runs(names: Sequence[str], cells: Sequence[tuple[str, RowPair]]) -> Pict
     shown = [one for one in cells if all(math.isfinite(float_in(row, "speedup")) for row in one[1])][:MOST_PAIRS]
     if not shown:
         return None
-    with replace(SHEET, height=1.6 + 0.34 * len(shown)).drawing() as (picture, axes):
-        axes.axvline(1, color=INK, linewidth=1)
+    with replace(SHEET, height=1.6 + 0.34 * len(shown)).drawing() as panel:
+        panel.axes.axvline(1, color=INK, linewidth=1)
         for place, (name, offset) in enumerate(zip(names, OFFSETS, strict=True)):
-            found = [Interval(v, low, high) for low, v, high in (bounds(pair[place]) for _, pair in shown)]
-            x, y = [one.value for one in found], [at + offset for at in range(len(shown))]
-            bars, own = errors(x, [one.low for one in found], [one.high for one in found]), look(place)
-            axes.errorbar(x, y, xerr=bars, color=own["color"], linestyle="none", elinewidth=1.4, capsize=2.5)
-            axes.plot([], [], linestyle="none", label=short(name, 60), **own)
-            tips = [f"{cell}, {name}: {interval_tip(one)}" for (cell, _), one in zip(shown, found, strict=True)]
-            points(picture, axes, x, y, tips, **own)
-        axes.set_yticks(range(len(shown)), [short(cell) for cell, _ in shown])
-        axes.set_ylim(len(shown) - 0.5, -0.5)
-        axes.set_xlim(spread([v for _, pair in shown for row in pair for v in in_view(row)], 1.0))
-        both = [
-            (at + offset, row) for at, (_, pair) in enumerate(shown) for offset, row in zip(OFFSETS, pair, strict=True)
-        ]
-        cut_ends(axes, both)
-        axes.grid(visible=False, axis="y")
-        legend(axes, 1)
-    return picture
+            rows, own = [pair[place] for _, pair in shown], look(place)
+            heights = [at + offset for at in range(len(shown))]
+            x = panel.across(rows, heights, color=own["color"], elinewidth=1.4, capsize=2.5)
+            panel.axes.plot([], [], linestyle="none", label=short(name, 60), **own)
+            tips = [f"{cell}, {name}: {interval_tip(pair[place])}" for cell, pair in shown]
+            panel.points(x, heights, tips, **own)
+        panel.axes.set_yticks(range(len(shown)), [short(cell) for cell, _ in shown])
+        panel.axes.set_ylim(len(shown) - 0.5, -0.5)
+        panel.axes.set_xlim(spread([v for _, pair in shown for row in pair for v in in_view(row)], 1.0))
+        panel.cut_ends(
+            (at + off, row) for at, (_, pair) in enumerate(shown) for off, row in zip(OFFSETS, pair, strict=True)
+        )
+        panel.axes.grid(visible=False, axis="y")
+        panel.legend(1)
+    return panel.picture

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from specbench.results.statistics import FEWEST, Interval
+from specbench.results.statistics import FEWEST
 from specbench.wording import Row, clean
 
 BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, INK = (
@@ -95,7 +95,76 @@ def style() -> Iterator[None]:
         yield
 
 
-Drawing = tuple[Picture, Axes]
+@dataclass(frozen=True)
+class Panel:
+    """The axes of a picture, with the marks that figures have in common."""
+
+    picture: Picture
+    axes: Axes
+
+    def points(
+        self, x: Sequence[float], y: Sequence[float], tips: Sequence[str], *, cell: str = "", **look: Any
+    ) -> None:
+        """Markers of a cell, each with its own tip; points without a number are left out."""
+        for a, b, text in zip(x, y, tips, strict=True):
+            if math.isfinite(a) and math.isfinite(b):
+                self.picture.tip(self.axes.add_line(Line2D([a], [b], linestyle="none", **look)), text, cell)
+
+    def line(
+        self,
+        rows: Sequence[Row],
+        columns: tuple[str, str],
+        tip: str | Callable[[Row], str],
+        label: str,
+        look: Mapping[str, Any],
+        *,
+        cell: str = "",
+        bounds: tuple[str, str] | None = None,
+        bars: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Draw one column of rows over another, given as (x, y), as a line of markers.
+
+        tip: the text of a point, from its row or as a template with the row's numbers and `name`, the line's. bars:
+        the style of its interval, `bounds` or `<y>_low` and `<y>_high`; None without one. cell: its owner.
+        """
+        x, y = (floats_in(rows, name) for name in columns)
+        if bars is None:
+            self.picture.own(cell, self.axes.plot(x, y, label=label, **look))
+        else:
+            low, high = bounds or (f"{columns[1]}_low", f"{columns[1]}_high")
+            spans = errors(y, floats_in(rows, low), floats_in(rows, high))
+            self.picture.own(cell, self.axes.errorbar(x, y, yerr=spans, label=label, **look, **bars).get_children())
+        tips = [
+            tip(row) if callable(tip) else tip.format(**{n: float_in(row, n) for n in row} | {"name": cell or label})
+            for row in rows
+        ]
+        self.points(x, y, tips, cell=cell, **look)
+
+    def across(self, rows: Sequence[Row], y: Sequence[float], column: str = "speedup", **style: Any) -> list[float]:
+        """The intervals of a column at the heights `y`; returns the values, for their markers."""
+        low, x, high = (floats_in(rows, f"{column}{end}") for end in ("_low", "", "_high"))
+        self.axes.errorbar(x, y, xerr=errors(x, low, high), linestyle="none", **style)
+        return x
+
+    def cut_ends(self, cells: Iterable[tuple[float, Row]]) -> None:
+        """An arrow at the edge where the interval of a cell, given with its y, continues beyond it."""
+        left, right = self.axes.get_xlim()
+        for y, row in cells:
+            low, _, high = bounds(row)
+            for edge, arrow in [(left, "<")] * bool(low < left) + [(right, ">")] * bool(high > right):
+                self.axes.plot([edge], [y], color=MUTED, marker=arrow, markersize=6, linestyle="none", clip_on=False)
+
+    def whole_numbers(self, values: Sequence[float]) -> None:
+        """Ticks of the x axis at each of a few integers, or at some of many."""
+        if len(values) <= 12:
+            self.axes.set_xticks(values)
+        else:
+            self.axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+    def legend(self, columns: int = 2) -> None:
+        """A legend under the figure, clear of all lines."""
+        handles = self.axes.get_legend_handles_labels()
+        self.axes.figure.legend(*handles, loc="outside lower left", ncols=columns)
 
 
 @dataclass(frozen=True)
@@ -106,22 +175,22 @@ class Sheet:
     title: str
     caption: str
     x: str
-    y: str
+    y: str = ""
     height: float = HEIGHT
     width: float = WIDTH
 
     @contextmanager
-    def drawing(self) -> Iterator[Drawing]:
-        """The picture and its axes, ready for drawing in the style of the report."""
+    def drawing(self) -> Iterator[Panel]:
+        """The picture with its axes, ready for drawing in the style of the report."""
         with self.begun(self.height) as picture:
             axes = picture.figure.subplots()
             axes.set_xlabel(self.x)
             axes.set_ylabel(self.y)
-            yield picture, axes
+            yield Panel(picture, axes)
 
     @contextmanager
-    def panels(self, names: Sequence[str]) -> Iterator[tuple[Picture, list[Axes]]]:
-        """The picture and a panel for every name, small and on the same scale, two per line."""
+    def panels(self, names: Sequence[str]) -> Iterator[list[Panel]]:
+        """A panel for every name, small and on the same scale, two per line."""
         down = -(-len(names) // 2)
         with self.begun(1.0 + 1.5 * down) as picture:
             grid = picture.figure.subplots(down, 2, sharex=True, sharey=True, squeeze=False)
@@ -133,7 +202,7 @@ class Sheet:
                 axes.set_title(clean(name, 34), fontsize=9, loc="left")
             for axes in found[len(names) :]:
                 axes.set_visible(False)
-            yield picture, found[: len(names)]
+            yield [Panel(picture, axes) for axes in found[: len(names)]]
 
     @contextmanager
     def begun(self, height: float) -> Iterator[Picture]:
@@ -148,75 +217,6 @@ def look(place: int) -> dict[str, Any]:
     """Colour and marker of the line at a position: distinct among the first thirty-six."""
     turn = place // len(COLOURS)
     return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[(place + turn) % len(MARKERS)]}
-
-
-def whole_numbers(axes: Axes, values: Sequence[float]) -> None:
-    """Ticks of the x axis at each of a few integers, or at some of many."""
-    if len(values) <= 12:
-        axes.set_xticks(sorted(values))
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-def legend(axes: Axes, columns: int = 2) -> None:
-    """A legend under the figure, clear of all lines."""
-    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=columns)
-
-
-def points(
-    picture: Picture,
-    axes: Axes,
-    x: Sequence[float],
-    y: Sequence[float],
-    tips: Sequence[str],
-    *,
-    cells: Sequence[str] = (),
-    **look: Any,
-) -> None:
-    """Markers, each with its own tip and cell; points without a number are left out."""
-    for a, b, text, cell in zip(x, y, tips, cells or [""] * len(tips), strict=True):
-        if math.isfinite(a) and math.isfinite(b):
-            picture.tip(axes.add_line(Line2D([a], [b], linestyle="none", **look)), text, cell)
-
-
-def draw_line(
-    drawing: Drawing,
-    rows: Sequence[Row],
-    columns: tuple[str, str],
-    tip: str | Callable[[Row], str],
-    label: str,
-    look: Mapping[str, Any],
-    *,
-    owner: str = "",
-    bounds: tuple[str, str] | None = None,
-    bars: Mapping[str, Any] | None = None,
-) -> None:
-    """Draw one column of rows over another, given as (x, y), as a line of markers.
-
-    tip: the text of a point, from its row or as a template with the row's numbers and `name`, the line's name. bars:
-    the style of its interval, `bounds` or `<y>_low` and `<y>_high`; None without one. owner: its cell.
-    """
-    picture, axes = drawing
-    x, y = (floats_in(rows, name) for name in columns)
-    if bars is None:
-        picture.own(owner, axes.plot(x, y, label=label, **look))
-    else:
-        low, high = bounds or (f"{columns[1]}_low", f"{columns[1]}_high")
-        spans = errors(y, floats_in(rows, low), floats_in(rows, high))
-        picture.own(owner, axes.errorbar(x, y, yerr=spans, label=label, **look, **bars).get_children())
-    tips = [tip(row) if callable(tip) else tip.format_map(Fields(row, name=owner or label)) for row in rows]
-    points(picture, axes, x, y, tips, cells=[owner] * len(rows), **look)
-
-
-class Fields(dict[str, Any]):
-    """The fields of a tip template: some texts, and the numbers of a row."""
-
-    def __init__(self, row: Row, **texts: str) -> None:
-        super().__init__(texts)
-        self.row = row
-
-    def __missing__(self, column: str) -> float:
-        return float_in(self.row, column)
 
 
 def float_in(row: Row, column: str) -> float:
@@ -255,20 +255,10 @@ def in_view(row: Row) -> list[float]:
     return bounds(row) if float_in(row, "draws") >= FEWEST else [float_in(row, "speedup")]
 
 
-def cut_ends(axes: Axes, cells: Sequence[tuple[float, Row]]) -> None:
-    """An arrow at the edge where the interval of a cell, given with its y, continues beyond it."""
-    left, right = axes.get_xlim()
-    for y, row in cells:
-        low, _, high = bounds(row)
-        for edge, arrow, beyond in ((left, "<", low < left), (right, ">", high > right)):
-            if beyond:
-                axes.plot([edge], [y], color=MUTED, marker=arrow, markersize=6, linestyle="none", clip_on=False)
-
-
-def interval_tip(interval: Interval) -> str:
-    if math.isnan(interval.low):
-        return f"{interval.value:.3f}×"
-    return f"{interval.value:.3f}× [{interval.low:.3f}, {interval.high:.3f}]"
+def interval_tip(row: Row) -> str:
+    """A speedup in words, with its interval if known."""
+    low, value, high = bounds(row)
+    return f"{value:.3f}×" if math.isnan(low) else f"{value:.3f}× [{low:.3f}, {high:.3f}]"
 
 
 def short(name: object, most: int = 34) -> str:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator, ScalarFormatter
@@ -25,15 +24,13 @@ from specbench.show.report.figure import (
     PURPLE,
     SKY,
     YELLOW,
-    Drawing,
+    Panel,
     Picture,
     Sheet,
-    draw_line,
+    bounds,
     float_in,
     floats_in,
-    legend,
     look,
-    whole_numbers,
 )
 from specbench.show.tables import lookaheads
 from specbench.show.text import lookahead
@@ -87,14 +84,25 @@ UPDATES = "round_update_ms"  # only for drafts that learn
 
 @dataclass(frozen=True)
 class Curve:
-    """A method over K: its rows, its axes and style, its name in a legend, and a prefix for labels."""
+    """A method over K: its rows, its panel and style, its name in a legend, and a prefix for labels."""
 
     name: str
     label: str
     prefix: str
     rows: Sequence[Row]
     look: Mapping[str, Any]
-    axes: Axes
+    panel: Panel
+
+    def line(self, column: str, tip: str, label: str = "", **bars: Any) -> None:
+        """A column over K with markers; `bars` are the style of its interval."""
+        tip = f"{{name}}, K = {{k:g}}: {tip}"
+        columns, label = ("k", column), label or self.label
+        self.panel.line(self.rows, columns, tip, label, self.look, cell=self.name, bars=bars or None)
+
+    def beside(self, column: str, label: str, **style: Any) -> None:
+        """A further column over K, without tips."""
+        x, y = floats_in(self.rows, "k"), floats_in(self.rows, column)
+        self.panel.picture.own(self.name, self.panel.axes.plot(x, y, label=f"{self.prefix}{label}", **style))
 
 
 def by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -124,26 +132,26 @@ def looks(found: Lines) -> list[tuple[str, Sequence[Row], dict[str, Any]]]:
 
 
 @contextmanager
-def over_k(sheet: Sheet, found: Lines) -> Iterator[tuple[Picture, list[Curve]]]:
-    """The picture and a curve for every method: on one panel, or on one each if there are many methods."""
+def over_k(sheet: Sheet, found: Lines) -> Iterator[list[Curve]]:
+    """A curve for every method: on one panel, or on one each if there are many methods."""
     if len(found) <= MOST_LINES:
-        with sheet.drawing() as (picture, axes):
-            whole_numbers(axes, sorted({float_in(row, "k") for row in every(found)}))
+        with sheet.drawing() as panel:
+            panel.whole_numbers(sorted({float_in(row, "k") for row in every(found)}))
             several = len(found) > 1
-            yield picture, [Curve(n, n, f"{n}: " * several, rows, own, axes) for n, rows, own in looks(found)]
+            yield [Curve(n, n, f"{n}: " * several, rows, own, panel) for n, rows, own in looks(found)]
         return
     shown = dict([(name, rows) for name, rows in found.items() if len(rows) > 1][:MOST_PANELS])
-    with sheet.panels(list(shown)) as (picture, panels):
-        whole_numbers(panels[0], sorted({float_in(row, "k") for row in every(shown)}))
-        for name, axes in zip(shown, panels, strict=True):
-            picture.own(name, [axes])
+    with sheet.panels(list(shown)) as panels:
+        panels[0].whole_numbers(sorted({float_in(row, "k") for row in every(shown)}))
+        for name, panel in zip(shown, panels, strict=True):
+            panel.picture.own(name, [panel.axes])
         lines = zip(shown.items(), panels, strict=True)
-        yield picture, [Curve(name, "method", "", rows, look(0), axes) for (name, rows), axes in lines]
+        yield [Curve(name, "method", "", rows, look(0), panel) for (name, rows), panel in lines]
 
 
 def across(curves: Sequence[Curve], y: float, **line: Any) -> None:
     """A horizontal line on every panel."""
-    for axes in dict.fromkeys(curve.axes for curve in curves):
+    for axes in dict.fromkeys(curve.panel.axes for curve in curves):
         axes.axhline(y, **line)
 
 
@@ -156,100 +164,76 @@ def every(found: Lines) -> list[Row]:
     return [row for rows in found.values() for row in rows]
 
 
-def time_against_k(found: Lines) -> Picture | None:
+def against_k(found: Lines) -> list[Picture]:
+    """The speedup, the time of a token, acceptance and the mean round over K; empty without a sweep."""
+    drawn = (speedup_against_k, time_against_k, acceptance_against_k, round_against_k)
+    return [draw(found) for draw in drawn] if is_sweep(found) else []
+
+
+def time_against_k(found: Lines) -> Picture:
     """Milliseconds per new token, for both arms."""
-    if not is_sweep(found):
-        return None
-    with over_k(TIME, found) as (picture, curves):
+    timed = {
+        name: [{**row, "token_ms": MILLISECONDS / float_in(row, "tokens_per_second")} for row in rows]
+        for name, rows in found.items()
+    }
+    with over_k(TIME, timed) as curves:
         for one in curves:
-            timed = [{**row, "token_ms": MILLISECONDS / float_in(row, "tokens_per_second")} for row in one.rows]
-            tip = "{name}, K = {k:g}: {token_ms:.3f} ms"
-            draw_line((picture, one.axes), timed, ("k", "token_ms"), tip, one.label, one.look, owner=one.name)
+            one.line("token_ms", "{token_ms:.3f} ms")
         usual = [MILLISECONDS / v for v in floats_in(every(found), "baseline_tokens_per_second")]
         across(curves, sum(usual) / len(usual), label="baseline", **DASHED)
-        curves[0].axes.set_ylim(bottom=0)
-        legend(curves[0].axes)
-    return picture
+        curves[0].panel.axes.set_ylim(bottom=0)
+        curves[0].panel.legend()
+    return curves[0].panel.picture
 
 
-def acceptance_against_k(found: Lines) -> Picture | None:
+def acceptance_against_k(found: Lines) -> Picture:
     """α, which should not depend on K, and accepted ÷ drafted, which must."""
-    if not is_sweep(found):
-        return None
-    with over_k(ACCEPTANCE, found) as (picture, curves):
+    with over_k(ACCEPTANCE, found) as curves:
         for one in curves:
-            tip, label, bars = "{name}, K = {k:g}: α = {alpha:.3f}", f"{one.prefix}α", {"capsize": 2, "elinewidth": 1}
-            drawing = (picture, one.axes)
-            draw_line(drawing, one.rows, ("k", "alpha"), tip, label, one.look, owner=one.name, bars=bars)
-            share = floats_in(one.rows, "accepted_per_drafted")
-            dotted: dict[str, Any] = {"linestyle": ":", "fillstyle": "none", "label": f"{one.prefix}accepted ÷ drafted"}
-            picture.own(one.name, one.axes.plot(floats_in(one.rows, "k"), share, **dotted, **one.look))
-        curves[0].axes.set_ylim(0, 1.02)
-        legend(curves[0].axes)
-    return picture
+            one.line("alpha", "α = {alpha:.3f}", f"{one.prefix}α", capsize=2, elinewidth=1)
+            dotted = {"linestyle": ":", "fillstyle": "none", **one.look}
+            one.beside("accepted_per_drafted", "accepted ÷ drafted", **dotted)
+        curves[0].panel.axes.set_ylim(0, 1.02)
+        curves[0].panel.legend()
+    return curves[0].panel.picture
 
 
-def speedup_against_k(found: Lines) -> Picture | None:
-    """The measured speedup with its interval, and both predictions."""
-    if not is_sweep(found):
-        return None
-    with over_k(SPEEDUP, found) as (picture, curves):
+def speedup_against_k(found: Lines) -> Picture:
+    """The measured speedup with its interval, and both predictions, the calibrated one in front of the measured one."""
+    tip = "{speedup:.3f}× [{speedup_low:.3f}, {speedup_high:.3f}], "
+    tip += "formula {speedup_predicted:.3f}, calibrated {speedup_calibrated:.3f}"
+    with over_k(SPEEDUP, found) as curves:
         across(curves, 1, color=INK, linewidth=1)
         for one in curves:
-            drawing, label, bars = (picture, one.axes), f"{one.prefix}measured", {"capsize": 3}
-            draw_line(drawing, one.rows, ("k", "speedup"), speedup_tip, label, one.look, owner=one.name, bars=bars)
-            predictions(picture, one)
-        legend(curves[0].axes, 2 if len(curves) > 1 and curves[0].prefix else 3)
-    return picture
+            one.line("speedup", tip, f"{one.prefix}measured", capsize=3)
+            dashed, dotted = (one.look["color"], one.look["color"]) if one.prefix else (ORANGE, INK)
+            one.beside("speedup_predicted", "formula", color=dashed, linestyle="--", linewidth=1.3)
+            hollow = {"marker": "s", "markersize": 9, "fillstyle": "none", "markeredgewidth": 0.9, "zorder": 4}
+            one.beside("speedup_calibrated", "calibrated", color=dotted, linestyle=":", linewidth=1.3, **hollow)
+        curves[0].panel.legend(2 if len(curves) > 1 and curves[0].prefix else 3)
+    return curves[0].panel.picture
 
 
-def predictions(picture: Picture, one: Curve) -> None:
-    """Both predictions as lines over K; the calibrated one in front, since the measured one often covers it."""
-    x = floats_in(one.rows, "k")
-    dashed, dotted = (one.look["color"], one.look["color"]) if one.prefix else (ORANGE, INK)
-    formula = one.axes.plot(
-        x, floats_in(one.rows, "speedup_predicted"), color=dashed, linestyle="--", linewidth=1.3,
-        label=f"{one.prefix}formula",
-    )  # fmt: skip
-    calibrated = one.axes.plot(
-        x, floats_in(one.rows, "speedup_calibrated"), color=dotted, linestyle=":", marker="s", markersize=9,
-        fillstyle="none", markeredgewidth=0.9, linewidth=1.3, label=f"{one.prefix}calibrated", zorder=4,
-    )  # fmt: skip
-    picture.own(one.name, [*formula, *calibrated])
-
-
-def speedup_tip(row: Row) -> str:
-    """A speedup in words, with its interval and the predictions."""
-    value, low, high = (float_in(row, f"speedup{x}") for x in ("", "_low", "_high"))
-    formula, calibrated = float_in(row, "speedup_predicted"), float_in(row, "speedup_calibrated")
-    return (
-        f"{method(row)}, K = {row.get('k')}: {value:.3f}× [{low:.3f}, {high:.3f}], "
-        f"formula {formula:.3f}, calibrated {calibrated:.3f}"
-    )
-
-
-def round_against_k(found: Lines) -> Picture | None:
+def round_against_k(found: Lines) -> Picture:
     """Milliseconds of a mean round against K: its phases for one method, its total for several."""
-    if not is_sweep(found):
-        return None
-    with over_k(MEAN_ROUND, found) as (picture, curves):
+    with over_k(MEAN_ROUND, found) as curves:
+        panel = curves[0].panel
         for one in curves:
             if len(found) == 1:
-                stacked(picture, one.axes, one.rows, floats_in(one.rows, "k"))
+                stacked(panel, one.rows, floats_in(one.rows, "k"))
             else:
-                tip = "{name}, K = {k:g}: {round_ms:.3f} ms"
-                draw_line((picture, one.axes), one.rows, ("k", "round_ms"), tip, one.label, one.look, owner=one.name)
+                one.line("round_ms", "{round_ms:.3f} ms")
         across(curves, mean_of_all(every(found), "baseline_step_ms"), label="baseline step", **DASHED)
-        curves[0].axes.set_ylim(bottom=0)
-        curves[0].axes.grid(visible=False, axis="x")
-        legend(curves[0].axes, 3)
-    return picture
+        panel.axes.set_ylim(bottom=0)
+        panel.axes.grid(visible=False, axis="x")
+        panel.legend(3)
+    return panel.picture
 
 
-def stacked(picture: Picture, axes: Axes, rows: Sequence[Row], x: Sequence[float], *, flat: bool = False) -> None:
+def stacked(panel: Panel, rows: Sequence[Row], x: Sequence[float], *, flat: bool = False) -> None:
     """Stack the phases of each row's mean round, from draft to host and draft updates."""
     base = [0.0] * len(rows)
-    draw = axes.barh if flat else axes.bar
+    draw = panel.axes.barh if flat else panel.axes.bar
     learns = any(float_in(row, UPDATES) > 0 for row in rows)
     for phase, name, colour, hatch in (one for one in PHASES if learns or one[1] != UPDATES):
         parts = [v if v > 0 else 0.0 for v in floats_in(rows, name)]  # unknown, or negative by clock rounding
@@ -257,7 +241,7 @@ def stacked(picture: Picture, axes: Axes, rows: Sequence[Row], x: Sequence[float
         bars = draw(x, parts, 0.72, base, **look)  # type: ignore[arg-type]
         for bar, row, part in zip(bars, rows, parts, strict=True):
             text = f"K = {row.get('k')}, {phase}: {part:.3f} ms of {float_in(row, 'round_ms'):.3f} ms"
-            picture.tip(bar, f"{method(row)}, {text}" if flat else text, text_in(row, "cell"))
+            panel.picture.tip(bar, f"{method(row)}, {text}" if flat else text, text_in(row, "cell"))
         base = [a + b for a, b in zip(base, parts, strict=True)]
 
 
@@ -293,44 +277,42 @@ def over_batches(rows: Sequence[Row]) -> list[Picture]:
 
 
 @contextmanager
-def over_batch(sheet: Sheet, found: Lines) -> Iterator[Drawing]:
-    with sheet.drawing() as (picture, axes):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(sorted({float_in(row, "batch") for row in every(found)}))
-        axes.xaxis.set_major_formatter(ScalarFormatter())
-        axes.xaxis.set_minor_locator(NullLocator())
-        yield picture, axes
+def over_batch(sheet: Sheet, found: Lines) -> Iterator[Panel]:
+    with sheet.drawing() as panel:
+        panel.axes.set_xscale("log", base=2)
+        panel.axes.set_xticks(sorted({float_in(row, "batch") for row in every(found)}))
+        panel.axes.xaxis.set_major_formatter(ScalarFormatter())
+        panel.axes.xaxis.set_minor_locator(NullLocator())
+        yield panel
 
 
 def throughput_against_batch(found: Lines) -> Picture:
     """Tokens per second of both arms."""
-    with over_batch(THROUGHPUT, found) as drawing:
-        _, axes = drawing
+    with over_batch(THROUGHPUT, found) as panel:
         for name, rows, own in looks(found):
             tip = "{name}, batch {batch:g}: {tokens_per_second:.1f} tokens/s"
-            draw_line(drawing, rows, ("batch", "tokens_per_second"), tip, name, own)
+            panel.line(rows, ("batch", "tokens_per_second"), tip, name, own)
         longest = max(found.values(), key=len)  # the baseline is the same for every K
         x, y = floats_in(longest, "batch"), floats_in(longest, "baseline_tokens_per_second")
-        axes.plot(x, y, label="baseline", **DASHED)
-        axes.set_ylim(bottom=0)
-        legend(axes, 3)
-    return drawing[0]
+        panel.axes.plot(x, y, label="baseline", **DASHED)
+        panel.axes.set_ylim(bottom=0)
+        panel.legend(3)
+    return panel.picture
 
 
 def speedup_against_batch(found: Lines) -> Picture:
     """The measured speedup with its interval, and the break-even batch by the costs of the largest batch."""
-    with over_batch(SPEEDUP_BATCH, found) as drawing:
-        _, axes = drawing
-        axes.axhline(1, color=INK, linewidth=1)
+    with over_batch(SPEEDUP_BATCH, found) as panel:
+        panel.axes.axhline(1, color=INK, linewidth=1)
         for name, rows, own in looks(found):
             tip = "{name}, batch {batch:g}: {speedup:.3f}×"
-            draw_line(drawing, rows, ("batch", "speedup"), tip, name, own, bars={"capsize": 3})
+            panel.line(rows, ("batch", "speedup"), tip, name, own, bars={"capsize": 3})
             even = float_in(rows[-1], "break_even_batch")
             if math.isfinite(even) and even > 0:
                 label = f"{name}: break-even at {even:.1f}"
-                axes.axvline(even, color=own["color"], linestyle=":", linewidth=1.3, label=label)
-        legend(axes)
-    return drawing[0]
+                panel.axes.axvline(even, color=own["color"], linestyle=":", linewidth=1.3, label=label)
+        panel.legend()
+    return panel.picture
 
 
 # --- over the length of the prompts -----------------------------------------------------------------------------------
@@ -368,7 +350,8 @@ def speedup_map(rows: Sequence[Row]) -> Picture:
     names, lengths = lookaheads(rows), sorted({row["context"] for row in rows})
     widest = max(abs(math.log(row["speedup"])) for row in rows) or 1.0
     norm = TwoSlopeNorm(1.0, math.exp(-widest) - 1e-9, math.exp(widest) + 1e-9)
-    with MAP.drawing() as (picture, axes):
+    with MAP.drawing() as panel:
+        axes = panel.axes
         axes.grid(False)
         axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(lengths) - 0.5, -0.5))
         axes.set_xticks(range(len(names)), names)
@@ -378,16 +361,16 @@ def speedup_map(rows: Sequence[Row]) -> Picture:
             for row in same:
                 x, y = names.index(lookahead(row)), lengths.index(row["context"])
                 shade = colormaps[SHADES](0.2 + 0.6 * float(norm(row["speedup"])))
-                tile = Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=shade, edgecolor=INK)
-                tile.set_linewidth(1.8 if row["speedup"] == top else 0.0)
-                picture.tip(axes.add_patch(tile), context_tip(row))
+                width = 1.8 if row["speedup"] == top else 0.0
+                tile = Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=shade, edgecolor=INK, linewidth=width)
+                panel.picture.tip(axes.add_patch(tile), context_tip(row))
                 axes.text(x, y, f"{row['speedup']:.2f}", ha="center", va="center", color=FIXED)
-    return picture
+    return panel.picture
 
 
 def context_tip(row: Row) -> str:
     """A cell in words."""
-    value, low, high = (float_in(row, f"speedup{bound}") for bound in ("", "_low", "_high"))
+    low, value, high = bounds(row)
     return f"{tokens_said(row['context'])} tokens, K = {lookahead(row)}: {value:.3f}× [{low:.3f}, {high:.3f}]"
 
 
@@ -395,14 +378,13 @@ def speedup_lines(rows: Sequence[Row]) -> Picture:
     """A line per lookahead."""
     lengths = sorted({row["context"] for row in rows})
     found = {f"K = {lookahead(some[0])}": some for some in grouped(rows, lookahead)}
-    with LINES.drawing() as drawing:
-        _, axes = drawing
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator(lengths))
-        axes.xaxis.set_major_formatter(FixedFormatter(list(map(tokens_said, lengths))))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.axhline(1, color=INK, linewidth=1)
+    with LINES.drawing() as panel:
+        panel.axes.set_xscale("log", base=2)
+        panel.axes.xaxis.set_major_locator(FixedLocator(lengths))
+        panel.axes.xaxis.set_major_formatter(FixedFormatter(list(map(tokens_said, lengths))))
+        panel.axes.xaxis.set_minor_locator(NullLocator())
+        panel.axes.axhline(1, color=INK, linewidth=1)
         for name, some, own in looks(found):
-            draw_line(drawing, some, ("context", "speedup"), context_tip, name, own, bars={"capsize": 3})
-        legend(axes, 3)
-    return drawing[0]
+            panel.line(some, ("context", "speedup"), context_tip, name, own, bars={"capsize": 3})
+        panel.legend(3)
+    return panel.picture

@@ -4,16 +4,14 @@ Rows are those of results.csv; a function returns None if they lack its data.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from specbench.results.latency import PER_SECOND
-from specbench.results.statistics import Interval
 from specbench.show.report.figure import (
     BLUE,
     DASHED,
@@ -24,20 +22,16 @@ from specbench.show.report.figure import (
     ORANGE,
     WIDTH,
     YELLOW,
-    Drawing,
+    Panel,
     Picture,
     Sheet,
     bounds,
-    cut_ends,
-    draw_line,
     errors,
     float_in,
     floats_in,
     in_view,
     interval_tip,
-    legend,
     look,
-    points,
     short,
     spread,
 )
@@ -58,14 +52,12 @@ RANKING = Sheet(
     "predicted. Hollow: lossy, its output is not the target's. An interval that leaves the figure is one of few "
     "prompts.",
     "speedup over the baseline",
-    "",
 )
 BY_PHASE = Sheet(
     "phases",
     "Where the time of a round goes",
     "Phases of the mean round of each cell; they add up to its time. The dashed line is one baseline step.",
     "milliseconds",
-    "",
 )
 BY_POSITION = Sheet(
     "acceptance-by-position",
@@ -78,13 +70,13 @@ BY_POSITION = Sheet(
 OF_A_MAP = " Methods by speedup; darker is more."
 MOST_LINES = 6  # cells drawn as lines; more would hide each other
 NUMBERED = 12  # positions that still fit numbers
+PREDICTED: dict[str, Any] = {"color": ORANGE, "marker": "|", "markersize": 10, "linestyle": "none"}
 INTERVALS = Sheet(
     "intervals",
     "All cells side by side",
     "Measured speedup of every cell with its 95 % interval over prompts; hollow: lossy. Two intervals "
     "that overlap may still differ.",
     "speedup over the baseline",
-    "",
     width=WIDTH * 1.25,
 )
 PER_USER = Sheet(
@@ -121,7 +113,7 @@ OVER = "The line ends at the 95th percentile over the prompts. "
 MILLISECONDS, GIGABYTES = "milliseconds", "gigabytes (10⁹ bytes)"
 QUANTITIES = tuple(
     Quantity(
-        Sheet(name, title, f"{caption} {OVER * bool(high)}Dashed: the baseline.", axis, ""), column, unit, high, scale
+        Sheet(name, title, f"{caption} {OVER * bool(high)}Dashed: the baseline.", axis), column, unit, high, scale
     )
     for name, title, caption, axis, column, unit, high, scale in (
         ("throughput", "Throughput", "New tokens ÷ decode seconds, all rows of a batch together; more is better.",
@@ -162,13 +154,19 @@ def cell_label(row: Row, rows: Sequence[Row]) -> str:
     return clean(name if len(name) <= most else name[: most - 1] + "…", 200) + mark
 
 
-def name_rows(picture: Picture, axes: Axes, rows: Sequence[Row], above: Sequence[str] = ()) -> None:
+def name_rows(panel: Panel, rows: Sequence[Row], above: Sequence[str] = ()) -> None:
     """Label the lines on the y axis, the first at the top; each is owned by its cell. above: unowned lines on top."""
     names = [*above, *(cell_label(row, rows) for row in rows)]
-    axes.set_yticks(range(len(names)), names, fontsize=9 if len(names) <= 30 else 8)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    for label, row in zip(axes.get_yticklabels()[len(above) :], rows, strict=True):
-        picture.own(text_in(row, "cell"), [label])
+    panel.axes.set_yticks(range(len(names)), names, fontsize=9 if len(names) <= 30 else 8)
+    panel.axes.set_ylim(len(names) - 0.5, -0.5)
+    for label, row in zip(panel.axes.get_yticklabels()[len(above) :], rows, strict=True):
+        panel.picture.own(text_in(row, "cell"), [label])
+
+
+def at_the_edge(panel: Panel, place: int, text: str, cell: str) -> None:
+    """The number of a line at the right edge."""
+    edge = panel.axes.get_yaxis_transform()
+    panel.picture.own(cell, [panel.axes.text(1.02, place, text, transform=edge, va="center", fontsize=8)])
 
 
 def ranking(rows: Sequence[Row]) -> Picture | None:
@@ -176,32 +174,33 @@ def ranking(rows: Sequence[Row]) -> Picture | None:
     shown = ordered(rows)
     if len({method_name(row) for row in shown}) < 2:
         return None
-    with replace(RANKING, height=1.5 + ROOM * len(shown)).drawing() as (picture, axes):
+    with replace(RANKING, height=1.5 + ROOM * len(shown)).drawing() as panel:
+        axes = panel.axes
         axes.axvline(1, color=INK, linewidth=1)
         for place, row in enumerate(shown):
-            rank(picture, axes, row, place)
-        axes.plot([], [], color=ORANGE, marker="|", markersize=10, linestyle="none", label="predicted")
+            rank(panel, row, place)
+        axes.plot([], [], **PREDICTED, label="predicted")
         axes.plot([], [], color=BLUE, marker="o", linestyle="none", label="measured")
         axes.set_xlim(spread([v for row in shown for v in (*in_view(row), float_in(row, "speedup_predicted"))], 1.0))
-        cut_ends(axes, list(enumerate(shown)))
-        name_rows(picture, axes, shown)
+        panel.cut_ends(enumerate(shown))
+        name_rows(panel, shown)
         axes.grid(visible=False, axis="y")
-        legend(axes, 2)
-    return picture
+        panel.legend()
+    return panel.picture
 
 
-def rank(picture: Picture, axes: Axes, row: Row, place: int) -> None:
+def rank(panel: Panel, row: Row, place: int) -> None:
     """Draw one cell: its interval, its marker, the prediction, and the number at the right edge."""
-    (low, value, high), predicted = bounds(row), float_in(row, "speedup_predicted")
-    cell, own = text_in(row, "cell"), {"color": BLUE, "marker": "o", "fillstyle": "none" if is_lossy(row) else "full"}
-    bars = errors([value], [low], [high])
-    picture.own(cell, axes.errorbar([value], [place], xerr=bars, color=BLUE, elinewidth=1.4, capsize=3).get_children())
-    picture.own(cell, axes.plot([predicted], [place], color=ORANGE, marker="|", markersize=10, linestyle="none"))
-    across = axes.get_yaxis_transform()
-    picture.own(cell, [axes.text(1.02, place, f"{value:.2f}×", transform=across, va="center", fontsize=8)])
-    interval = f" [{low:.3f}, {high:.3f}]" if math.isfinite(low) else ""
-    text = f"{cell_label(row, [row])}: {value:.3f}×{interval}, predicted {predicted:.3f}"
-    points(picture, axes, [value], [place], [f"{method_name(row)}, {text}"], cells=[cell], **own)
+    (low, value, high), predicted, cell = bounds(row), float_in(row, "speedup_predicted"), text_in(row, "cell")
+    bars = panel.axes.errorbar(
+        [value], [place], xerr=errors([value], [low], [high]), color=BLUE, elinewidth=1.4, capsize=3
+    )
+    panel.picture.own(cell, bars.get_children())
+    panel.picture.own(cell, panel.axes.plot([predicted], [place], **PREDICTED))
+    at_the_edge(panel, place, f"{value:.2f}×", cell)
+    text = f"{method_name(row)}, {cell_label(row, [row])}: {interval_tip(row)}, predicted {predicted:.3f}"
+    fill = "none" if is_lossy(row) else "full"
+    panel.points([value], [place], [text], cell=cell, color=BLUE, marker="o", fillstyle=fill)
 
 
 def quantities(rows: Sequence[Row]) -> list[Picture]:
@@ -212,41 +211,35 @@ def quantities(rows: Sequence[Row]) -> list[Picture]:
 
 def bars_of(rows: Sequence[Row], quantity: Quantity) -> Picture:
     """A bar for the baseline and one for every cell, with a whisker up to the 95th percentile."""
-    with replace(quantity.sheet, height=1.3 + ROOM * (1 + len(rows))).drawing() as (picture, axes):
+    with replace(quantity.sheet, height=1.3 + ROOM * (1 + len(rows))).drawing() as panel:
         baseline = [quantity.of(row, "baseline_") for row in rows]
         known = [one for one in baseline if math.isfinite(one[0])]
         if known:
             value, high = (sum(part) / len(known) for part in zip(*known, strict=True))
-            bar(picture, axes, (quantity, "baseline", ""), 0, (value, high), color=MUTED)
-            axes.axvline(value, **DASHED)
+            bar(panel, 0, (value, high), f"baseline: {quantity.told(value, high)}", color=MUTED)
+            panel.axes.axvline(value, **DASHED)
         for place, row in enumerate(rows, start=1):
             look = {"color": YELLOW, "hatch": "///"} if is_lossy(row) else {"color": BLUE}
-            name = f"{method_name(row)}, K = {lookahead(row)}"
-            bar(picture, axes, (quantity, name, text_in(row, "cell")), place, quantity.of(row), **look)
-        axes.set_xlim(left=0)
-        name_rows(picture, axes, rows, ["baseline"])
-        axes.grid(visible=False, axis="y")
-    return picture
+            found = quantity.of(row)
+            tip = f"{method_name(row)}, K = {lookahead(row)}: {quantity.told(*found)}"
+            bar(panel, place, found, tip, text_in(row, "cell"), **look)
+        panel.axes.set_xlim(left=0)
+        name_rows(panel, rows, ["baseline"])
+        panel.axes.grid(visible=False, axis="y")
+    return panel.picture
 
 
-def bar(
-    picture: Picture,
-    axes: Axes,
-    named: tuple[Quantity, str, str],
-    place: int,
-    found: tuple[float, float],
-    **look: Any,
-) -> None:
-    """Draw the bar of one arm with its number; `named`: the quantity, the arm, and the owning cell."""
-    (quantity, name, cell), (value, high) = named, found
+def bar(panel: Panel, place: int, found: tuple[float, float], tip: str, cell: str = "", **look: Any) -> None:
+    """Draw the bar of one arm with its number, and a whisker to the 95th percentile; `cell` owns it."""
+    value, high = found
     if not math.isfinite(value):
         return
-    (drawn,) = axes.barh([place], [value], 0.66, edgecolor="white", linewidth=0.5, **look)
-    picture.tip(drawn, f"{name}: {quantity.told(value, high)}", cell)
+    (drawn,) = panel.axes.barh([place], [value], 0.66, edgecolor="white", linewidth=0.5, **look)
+    panel.picture.tip(drawn, tip, cell)
     if math.isfinite(high):
-        picture.own(cell, axes.plot([value, high], [place, place], color=INK, marker="|", markersize=5, linewidth=1))
-    edge = axes.get_yaxis_transform()
-    picture.own(cell, [axes.text(1.02, place, f"{value:.4g}", transform=edge, va="center", fontsize=8)])
+        whisker: dict[str, Any] = {"color": INK, "marker": "|", "markersize": 5, "linewidth": 1}
+        panel.picture.own(cell, panel.axes.plot([value, high], [place, place], **whisker))
+    at_the_edge(panel, place, f"{value:.4g}", cell)
 
 
 def per_user_against_all(found: Loads) -> Picture | None:
@@ -254,17 +247,17 @@ def per_user_against_all(found: Loads) -> Picture | None:
     if len(found.rows) < 2:
         return None
     unit = UNITS[found.setting]
-    with replace(PER_USER, caption=PER_USER.caption.format(unit=unit)).drawing() as (picture, axes):
+    with replace(PER_USER, caption=PER_USER.caption.format(unit=unit)).drawing() as panel:
         for prefix, name, own in (("baseline_", "baseline", {"color": INK, "marker": "s"}), ("", found.name, look(0))):
             x, y = (f"{prefix}{column}" for column in PER_SECOND[:2])
             tip = f"{{name}}, {{{found.setting}:g}} {unit}: {{{x}:.1f}} per user, {{{y}:.1f}} in all"
-            draw_line((picture, axes), found.rows, (x, y), tip, name, own)
+            panel.line(found.rows, (x, y), tip, name, own)
             for row in found.rows:
                 place = (float_in(row, x), float_in(row, y))
-                axes.annotate(f"{row[found.setting]:g}", place, (4, 4), textcoords="offset points", fontsize=8)
-        axes.set(xlim=(0, None), ylim=(0, None))
-        legend(axes)
-    return picture
+                panel.axes.annotate(f"{row[found.setting]:g}", place, (4, 4), textcoords="offset points", fontsize=8)
+        panel.axes.set(xlim=(0, None), ylim=(0, None))
+        panel.legend()
+    return panel.picture
 
 
 def phases(found: Lines) -> Picture | None:
@@ -273,13 +266,13 @@ def phases(found: Lines) -> Picture | None:
     if not any(map(math.isfinite, floats_in(rows, "round_draft_ms"))) or (is_sweep(found) and len(found) == 1):
         return None
     rows = rows[:MOST]
-    with replace(BY_PHASE, height=1.7 + 0.28 * len(rows)).drawing() as (picture, axes):
-        stacked(picture, axes, rows, range(len(rows)), flat=True)
-        axes.axvline(mean_of_all(rows, "baseline_step_ms"), label="baseline step", **DASHED)
-        name_rows(picture, axes, rows)
-        axes.grid(visible=False, axis="y")
-        legend(axes, 3)
-    return picture
+    with replace(BY_PHASE, height=1.7 + 0.28 * len(rows)).drawing() as panel:
+        stacked(panel, rows, range(len(rows)), flat=True)
+        panel.axes.axvline(mean_of_all(rows, "baseline_step_ms"), label="baseline step", **DASHED)
+        name_rows(panel, rows)
+        panel.axes.grid(visible=False, axis="y")
+        panel.legend(3)
+    return panel.picture
 
 
 def intervals(cells: Sequence[tuple[str, str, Row]]) -> Picture | None:
@@ -287,33 +280,27 @@ def intervals(cells: Sequence[tuple[str, str, Row]]) -> Picture | None:
     shown = [cell for cell in cells if math.isfinite(float_in(cell[2], "speedup"))][:MOST]
     if len(shown) < 2:
         return None
-    with replace(INTERVALS, height=1.3 + 0.26 * len(shown)).drawing() as (picture, axes):
+    with replace(INTERVALS, height=1.3 + ROOM * len(shown)).drawing() as panel:
         runs = list(dict.fromkeys(run for run, _, _ in shown))
         for place, run in enumerate(runs):
-            own = [(y, *cell[1:]) for y, cell in enumerate(shown) if cell[0] == run]
-            one_run(picture, axes, own, run, place)
-        axes.set_yticks(range(len(shown)), [short(label) for _, label, _ in shown])
-        axes.axvline(1, color=INK, linewidth=1)
-        axes.set_xlim(spread([bound for *_, row in shown for bound in in_view(row)], 1.0))
-        cut_ends(axes, [(y, row) for y, (*_, row) in enumerate(shown)])
-        axes.set_ylim(len(shown) - 0.5, -0.5)
+            one_run(panel, [(y, *cell[1:]) for y, cell in enumerate(shown) if cell[0] == run], run, look(place))
+        panel.axes.set_yticks(range(len(shown)), [short(label) for _, label, _ in shown])
+        panel.axes.axvline(1, color=INK, linewidth=1)
+        panel.axes.set_xlim(spread([bound for *_, row in shown for bound in in_view(row)], 1.0))
+        panel.cut_ends((y, row) for y, (*_, row) in enumerate(shown))
+        panel.axes.set_ylim(len(shown) - 0.5, -0.5)
         if len(runs) > 1:
-            legend(axes, 1)
-    return picture
+            panel.legend(1)
+    return panel.picture
 
 
-def one_run(picture: Picture, axes: Axes, cells: Sequence[tuple[int, str, Row]], run: str, place: int) -> None:
+def one_run(panel: Panel, cells: Sequence[tuple[int, str, Row]], run: str, own: Mapping[str, Any]) -> None:
     """The cells of one run, given as (y, label, row), in its own colour."""
-    rows, own = [row for *_, row in cells], look(place)
-    x, y = floats_in(rows, "speedup"), [float(at) for at, *_ in cells]
-    bars = errors(x, floats_in(rows, "speedup_low"), floats_in(rows, "speedup_high"))
-    name = short(run, 60)
-    axes.errorbar(x, y, xerr=bars, color=own["color"], linestyle="none", elinewidth=1.4, capsize=3, label=name)
-    found = [Interval(value, low, high) for low, value, high in map(bounds, rows)]
-    tips = [f"{label}: {interval_tip(one)}" for (_, label, _), one in zip(cells, found, strict=True)]
-    for at, (place_of, _, row) in enumerate(cells):
-        fill = "none" if is_lossy(row) else "full"
-        points(picture, axes, [x[at]], [place_of], [tips[at]], fillstyle=fill, **own)
+    heights, name = [float(y) for y, *_ in cells], short(run, 60)
+    panel.across([row for *_, row in cells], heights, color=own["color"], elinewidth=1.4, capsize=3, label=name)
+    for y, label, row in cells:
+        fill, tip = "none" if is_lossy(row) else "full", f"{label}: {interval_tip(row)}"
+        panel.points([float_in(row, "speedup")], [y], [tip], fillstyle=fill, **own)
 
 
 # --- acceptance by position -------------------------------------------------------------------------------------------
@@ -329,58 +316,62 @@ def acceptance_by_position(found: Lines, tested: Sequence[int]) -> Picture | Non
         return None
     if len(rows) > MOST_LINES:
         return map_of(rows[:MOST], tested)
-    with BY_POSITION.drawing() as (picture, axes):
+    with BY_POSITION.drawing() as panel:
         for place, row in enumerate(rows):
             name = f"K = {row.get('k')}" if len(found) == 1 else f"{method(row)}, K = {row.get('k')}"
-            cell_by_position((picture, axes), row, name, place, len(rows))
-        position_ticks(axes, max(len(positions(row)) for row in rows), tested)
-        axes.set_ylim(0, 1.02)
-        legend(axes, 4 if len(found) == 1 else 2)
-    return picture
+            shade = colormaps["cividis"](
+                0.3 + 0.5 * place / max(len(rows) - 1, 1)
+            )  # visible on light and on dark pages
+            own = {"color": shade, "marker": MARKERS[place % len(MARKERS)], "markersize": 4, "linewidth": 1.1}
+            cell_by_position(panel, row, name, own)
+        position_ticks(panel, max(len(positions(row)) for row in rows), tested)
+        panel.axes.set_ylim(0, 1.02)
+        panel.legend(4 if len(found) == 1 else 2)
+    return panel.picture
+
+
+def cell_by_position(panel: Panel, row: Row, name: str, own: Mapping[str, Any]) -> None:
+    """Draw the line of one cell."""
+    places = [{"position": place, "accepted": value} for place, value in enumerate(positions(row), start=1)]
+    columns, cell = ("position", "accepted"), text_in(row, "cell")
+    panel.line(places, columns, lambda at: position_tip(name, *at.values()), name, own, cell=cell)
+
+
+def position_tip(name: str, position: int, value: float) -> str:
+    return f"{name}, position {position}: {value:.3f}"
 
 
 def map_of(rows: Sequence[Row], tested: Sequence[int]) -> Picture:
     """A row of tiles for every cell, with a tile for every position."""
     longest = max(len(positions(row)) for row in rows)
-    sheet = replace(BY_POSITION, caption=BY_POSITION.caption + OF_A_MAP, y="", height=1.3 + 0.26 * len(rows))
-    with sheet.drawing() as (picture, axes):
-        axes.grid(visible=False)
-        axes.set(xlim=(0.5, longest + 0.5))
+    sheet = replace(BY_POSITION, caption=BY_POSITION.caption + OF_A_MAP, y="", height=1.3 + ROOM * len(rows))
+    with sheet.drawing() as panel:
+        panel.axes.grid(visible=False)
+        panel.axes.set(xlim=(0.5, longest + 0.5))
         for place, row in enumerate(rows):
-            tiles((picture, axes), row, place, numbered=longest <= NUMBERED)
-        name_rows(picture, axes, rows)
-        position_ticks(axes, longest, tested)
-    return picture
+            tiles(panel, row, place, numbered=longest <= NUMBERED)
+        name_rows(panel, rows)
+        position_ticks(panel, longest, tested)
+    return panel.picture
 
 
-def tiles(drawing: Drawing, row: Row, place: int, *, numbered: bool) -> None:
+def tiles(panel: Panel, row: Row, place: int, *, numbered: bool) -> None:
     """Draw the tiles of one cell: light for low acceptance, dark for high."""
-    picture, axes = drawing
+    name, cell = f"{method(row)}, K = {row.get('k')}", text_in(row, "cell")
     for position, value in enumerate(positions(row), start=1):
         shade = colormaps["YlGnBu"](0.5 * min(max(value, 0.0), 1.0))  # light enough for its number
-        tile = axes.add_patch(Rectangle((position - 0.48, place - 0.46), 0.96, 0.92, facecolor=shade, linewidth=0))
-        name = f"{method(row)}, K = {row.get('k')}"
-        picture.tip(tile, f"{name}, position {position}: {value:.3f}", text_in(row, "cell"))
+        tile = Rectangle((position - 0.48, place - 0.46), 0.96, 0.92, facecolor=shade, linewidth=0)
+        panel.picture.tip(panel.axes.add_patch(tile), position_tip(name, position, value), cell)
         if numbered:
             style: dict[str, Any] = {"ha": "center", "va": "center", "color": FIXED, "fontsize": 8}
-            picture.own(text_in(row, "cell"), [axes.text(position, place, f"{value:.2f}", **style)])
+            panel.picture.own(cell, [panel.axes.text(position, place, f"{value:.2f}", **style)])
 
 
-def cell_by_position(drawing: Drawing, row: Row, name: str, place: int, cells: int) -> None:
-    """Draw the line of one cell; shades range from dark to light over all cells."""
-    shade = colormaps["cividis"](0.3 + 0.5 * place / max(cells - 1, 1))  # visible on light and on dark pages
-    places = [{"position": place, "accepted": value} for place, value in enumerate(positions(row), start=1)]
-    own = {"color": shade, "marker": MARKERS[place % len(MARKERS)], "markersize": 4, "linewidth": 1.1}
-    draw_line(
-        drawing, places, ("position", "accepted"),
-        lambda at: f"{name}, position {at['position']}: {at['accepted']:.3f}", name, own, owner=text_in(row, "cell"),
-    )  # fmt: skip
-
-
-def position_ticks(axes: Axes, longest: int, tested: Sequence[int]) -> None:
+def position_ticks(panel: Panel, longest: int, tested: Sequence[int]) -> None:
     """Ticks at the positions, or at some of many, each with its number of tests."""
     ticks = range(1, longest + 1, 1 if longest <= 12 else -(-longest // 10))
-    axes.set_xticks(ticks, [f"{t}\nn {tested[t - 1]:,}" if t <= len(tested) else str(t) for t in ticks], fontsize=8)
+    names = [f"{t}\nn {tested[t - 1]:,}" if t <= len(tested) else str(t) for t in ticks]
+    panel.axes.set_xticks(ticks, names, fontsize=8)
 
 
 def positions(row: Row) -> list[float]:

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from specbench.results.calibration import FREE
-from specbench.results.statistics import FEWEST, Interval
-from specbench.show.details import several, stages_of
+from specbench.results.statistics import FEWEST
+from specbench.show.details import amount, several, stages_of
 from specbench.show.report.figure import (
     BLUE,
     COLOURS,
@@ -23,19 +22,14 @@ from specbench.show.report.figure import (
     MUTED,
     ORANGE,
     YELLOW,
-    Drawing,
+    Panel,
     Picture,
     Sheet,
-    draw_line,
-    errors,
     float_in,
     floats_in,
-    legend,
     look,
-    points,
     short,
     spread,
-    whole_numbers,
 )
 from specbench.show.report.figures_by_k import method
 from specbench.show.table import unbroken
@@ -49,7 +43,6 @@ WATERFALL = Sheet(
     "Diamonds are speedups; a bar is what one measured quantity takes away or adds when it replaces an "
     "assumption of the formula. The bars add up exactly.",
     "speedup over the baseline",
-    "",
     height=4.0,
 )
 DRAFTING = Sheet(
@@ -79,10 +72,10 @@ def waterfall(row: Row) -> Picture | None:
     if not all(map(math.isfinite, values)):
         return None
     sheet = replace(WATERFALL, title=f"From predicted to measured: {method(row)}, K = {row.get('k')}")
-    with sheet.drawing() as (picture, axes):
-        level = values[0]
+    with sheet.drawing() as panel:
+        level, axes = values[0], panel.axes
         for place, ((label, _, whole), value) in enumerate(zip(steps, values, strict=True)):
-            level = step(picture, axes, place, label, value, level, whole=whole)
+            level = step(panel, place, label, value, level, whole=whole)
             if place + 1 < len(steps):
                 axes.plot([level, level], [place, place + 1], color="#9a9a9a", linewidth=0.8, zorder=1)
         axes.set_yticks(range(len(steps)), [label for label, _, _ in steps])
@@ -92,20 +85,20 @@ def waterfall(row: Row) -> Picture | None:
         axes.set_xlim(low, high + 0.14 * (high - low))  # room for the last label
         if low < 1 < high:
             axes.axvline(1, color=INK, linewidth=1)
-    return picture
+    return panel.picture
 
 
-def step(picture: Picture, axes: Axes, place: int, label: str, value: float, level: float, *, whole: bool) -> float:
+def step(panel: Panel, place: int, label: str, value: float, level: float, *, whole: bool) -> float:
     """Draw one line of the waterfall from `level`; returns the next level."""
     after = value if whole else level + value
     if whole:
-        points(picture, axes, [after], [place], [f"{label}: {value:.4f}×"], color=BLUE, marker="D", markersize=7)
+        panel.points([after], [place], [f"{label}: {value:.4f}×"], color=BLUE, marker="D", markersize=7)
     else:
         bar_look = {"color": ORANGE, "hatch": "///"} if value < 0 else {"color": COLOURS[2]}
-        (bar,) = axes.barh(place, value, 0.6, level, edgecolor="white", **bar_look)  # type: ignore[arg-type]
-        picture.tip(bar, f"{label}: {value:+.4f}")
-    text = f"{value:.3f}×" if whole else f"{value:+.3f}".replace("-", "−")
-    axes.annotate(text, (max(level, after), place), (7, 0), textcoords="offset points", va="center", fontsize=9)
+        (bar,) = panel.axes.barh(place, value, 0.6, level, edgecolor="white", **bar_look)  # type: ignore[arg-type]
+        panel.picture.tip(bar, f"{label}: {value:+.4f}")
+    text, right = f"{value:.3f}×" if whole else amount(value, whole), (max(level, after), place)
+    panel.axes.annotate(text, right, (7, 0), textcoords="offset points", va="center", fontsize=9)
     return after
 
 
@@ -131,23 +124,23 @@ def cost_against_width(rows: Sequence[Row], model: str) -> Picture | None:
     if not own:
         return None
     kind = DRAFTING if model == DRAFT else PASSING
-    with replace(kind, title=f"{kind.title}: {model}").drawing() as (picture, axes):
+    with replace(kind, title=f"{kind.title}: {model}").drawing() as panel:
         for place, context in enumerate(sorted({float_in(r, "context") for r in own})):
             at = sorted((r for r in own if float_in(r, "context") == context), key=lambda r: float_in(r, "width"))
-            curve((picture, axes), at, f"context {context:g}", look(place))
-        whole_numbers(axes, sorted({float_in(r, "width") for r in own}))
-        axes.set_ylim(bottom=0)
-        legend(axes, 3)
-    return picture
+            curve(panel, at, f"context {context:g}", look(place))
+        panel.whole_numbers(sorted({float_in(r, "width") for r in own}))
+        panel.axes.set_ylim(bottom=0)
+        panel.legend(3)
+    return panel.picture
 
 
-def curve(drawing: Drawing, rows: Sequence[Row], label: str, own: Mapping[str, Any]) -> None:
+def curve(panel: Panel, rows: Sequence[Row], label: str, own: Mapping[str, Any]) -> None:
     """The costs at one context length; dashed, up to where a target pass counts as free."""
     tip, bars = "{name}, {width:g} tokens: {milliseconds:.3f} ms, v = {v:.3f}", {"capsize": 2, "elinewidth": 1}
-    draw_line(drawing, rows, ("width", "milliseconds"), tip, label, own, bounds=("low", "high"), bars=bars)
+    panel.line(rows, ("width", "milliseconds"), tip, label, own, bounds=("low", "high"), bars=bars)
     if float_in(rows[0], "width") == 1 and rows[0].get("model") != DRAFT:
         alone = float_in(rows[0], "milliseconds")
-        drawing[1].axhline(FREE * alone, color=own["color"], linestyle="--", linewidth=0.9)
+        panel.axes.axhline(FREE * alone, color=own["color"], linestyle="--", linewidth=0.9)
 
 
 # --- categories of prompts --------------------------------------------------------------------------------------------
@@ -161,8 +154,8 @@ NOTE = (
     "prompts and is not reliable."
 )
 CATEGORIES = {  # by their columns
-    "speedup": Sheet("by-category", "Speedup by category", NOTE, "speedup over the baseline", ""),
-    "tokens_per_round": Sheet("tokens-by-category", "Tokens per round by category", NOTE, "tokens per round", ""),
+    "speedup": Sheet("by-category", "Speedup by category", NOTE, "speedup over the baseline"),
+    "tokens_per_round": Sheet("tokens-by-category", "Tokens per round by category", NOTE, "tokens per round"),
 }
 
 
@@ -180,19 +173,20 @@ def by_category(lines: Mapping[str, Sequence[Row]], column: str = "speedup") -> 
     if len(kinds) < 2:
         return None
     step = 0.26 * max(len(shown), 1) + 0.12  # inches per category
-    with replace(CATEGORIES[column], height=1.4 + step * len(kinds)).drawing() as (picture, axes):
+    with replace(CATEGORIES[column], height=1.4 + step * len(kinds)).drawing() as panel:
         for place, (name, rows) in enumerate(shown.items()):
             middle = (place - (len(shown) - 1) / 2) * 0.8 / len(shown)
-            own = [(kinds.index(row["category"]) + middle, row) for row in rows if row["category"] in kinds]
-            one_cell((picture, axes), own, column, name, place)
-        axes.set_yticks(range(len(kinds)), [f"{short(kind)} ({prompts[kind]})" for kind in kinds])
-        axes.axvline(1, color=INK, linewidth=1)
-        axes.set_xlim(spread([x for rows in shown.values() for row in rows for x in reach(row, column)], 1.0))
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
+            own = [row for row in rows if row["category"] in kinds]
+            heights = [kinds.index(row["category"]) + middle for row in own]
+            one_cell(panel, own, heights, column, short(name), look(place))
+        panel.axes.set_yticks(range(len(kinds)), [f"{short(kind)} ({prompts[kind]})" for kind in kinds])
+        panel.axes.axvline(1, color=INK, linewidth=1)
+        panel.axes.set_xlim(spread([x for rows in shown.values() for row in rows for x in reach(row, column)], 1.0))
+        panel.axes.invert_yaxis()
+        panel.axes.grid(visible=False, axis="y")
         if len(shown) > 1:
-            legend(axes, 1)
-    return picture
+            panel.legend(1)
+    return panel.picture
 
 
 def reach(row: Row, column: str) -> list[float]:
@@ -201,19 +195,14 @@ def reach(row: Row, column: str) -> list[float]:
     return [float_in(row, f"{column}{end}") for end in ends]
 
 
-def one_cell(drawing: Drawing, rows: Sequence[tuple[float, Row]], column: str, name: str, place: int) -> None:
-    """The markers of a cell, given as (y, row), with their intervals."""
-    picture, axes = drawing
-    found = [Interval(*(float_in(row, f"{column}{end}") for end in ("", "_low", "_high"))) for _, row in rows]
-    x, y = [one.value for one in found], [at for at, _ in rows]
-    bars, own = errors(x, [one.low for one in found], [one.high for one in found]), look(place)
-    axes.errorbar(x, y, xerr=bars, color=own["color"], linestyle="none", elinewidth=1.2, capsize=2.5)
-    axes.plot([], [], linestyle="none", label=short(name), **own)
-    points(picture, axes, x, y, [category_tip(row, name, column) for _, row in rows], **own)
-
-
-def category_tip(row: Row, name: str, column: str) -> str:
-    return f"{short(row['category'])}, {short(name)}: {value(row, column)}, {row['prompts']} prompts"
+def one_cell(
+    panel: Panel, rows: Sequence[Row], heights: Sequence[float], column: str, name: str, own: Mapping[str, Any]
+) -> None:
+    """The markers of a cell, with their intervals."""
+    x = panel.across(rows, heights, column, color=own["color"], elinewidth=1.2, capsize=2.5)
+    panel.axes.plot([], [], linestyle="none", label=name, **own)
+    tips = [f"{short(row['category'])}, {name}: {value(row, column)}, {row['prompts']} prompts" for row in rows]
+    panel.points(x, heights, tips, **own)
 
 
 def value(row: Row, column: str) -> str:
@@ -241,31 +230,32 @@ def over_time(samples: Sequence[Row]) -> Picture | None:
     shown = sorted((s for s in samples if math.isfinite(float_in(s, "speedup"))), key=lambda s: float_in(s, "turn"))
     if len(shown) < 2:
         return None
-    with OVER_TIME.drawing() as (picture, axes):
+    with OVER_TIME.drawing() as panel:
         for flag, colour, marker, label in FLAGS:
             own = [s for s in shown if (s.get("outlier") or "") == flag]
             x, y = floats_in(own, "turn"), floats_in(own, "speedup")
-            points(picture, axes, x, y, [prompt_tip(s, label) for s in own], color=colour, marker=marker)
+            panel.points(x, y, [prompt_tip(s, label) for s in own], color=colour, marker=marker)
             if own:
-                axes.plot([], [], color=colour, marker=marker, linestyle="none", label=label)
-        axes.axhline(1, color=INK, linewidth=1)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        load(axes, shown)
-        legend(axes, 3)
-    return picture
+                panel.axes.plot([], [], color=colour, marker=marker, linestyle="none", label=label)
+        panel.axes.axhline(1, color=INK, linewidth=1)
+        panel.axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        load(panel, shown)
+        panel.legend(3)
+    return panel.picture
 
 
 def prompt_tip(sample: Row, flag: str) -> str:
     return f"turn {sample.get('turn')}, {short(sample.get('prompt'), 60)}: {float_in(sample, 'speedup'):.3f}×, {flag}"
 
 
-def load(axes: Axes, samples: Sequence[Row]) -> None:
+def load(panel: Panel, samples: Sequence[Row]) -> None:
     """The load average as a grey line with its own axis, if recorded."""
     values = floats_in(samples, "load_average")
     if any(map(math.isfinite, values)):
-        other = axes.twinx()
-        other.plot(floats_in(samples, "turn"), values, color=MUTED, linewidth=1, linestyle=":")
-        axes.plot([], [], color=MUTED, linewidth=1, linestyle=":", label="load average (right)")
+        style: dict[str, Any] = {"color": MUTED, "linewidth": 1, "linestyle": ":"}
+        other = panel.axes.twinx()
+        other.plot(floats_in(samples, "turn"), values, **style)
+        panel.axes.plot([], [], label="load average (right)", **style)
         other.set_ylabel("load average", color=MUTED)
         other.set_ylim(0, max(1.0, 1.6 * max(v for v in values if math.isfinite(v))))
         other.grid(visible=False)
@@ -310,16 +300,14 @@ def reliability(curves: Sequence[Curve]) -> Picture | None:
     if not curves:
         return None
     with RELIABILITY.begun(RELIABILITY.height) as picture:
-        upper, lower = picture.figure.subplots(2, sharex=True, height_ratios=(3, 1))
-        upper.plot((0, 1), (0, 1), **DASHED)
+        upper, lower = (Panel(picture, axes) for axes in picture.figure.subplots(2, sharex=True, height_ratios=(3, 1)))
+        upper.axes.plot((0, 1), (0, 1), **DASHED)
         for place, one in enumerate(curves[:CELLS]):
-            drawing = (picture, upper)
-            own = look(place)
-            label = f"{short(one.name, 40)}: ECE {one.error:.3f} ({one.if_exact:.3f})"
-            draw_line(drawing, one.rows, ("believed", "accepted"), one.tip, label, own, owner=one.cell)
-            drawing[0].own(one.cell, lower.plot(floats_in(one.rows, "believed"), floats_in(one.rows, "tests"), **own))
-        upper.set(xlim=(0, 1.02), ylim=(0, 1.02), ylabel=RELIABILITY.y)
-        lower.set(ylabel="tokens", xlabel=RELIABILITY.x)
-        lower.set_ylim(bottom=0)
-        legend(upper, 1)
+            own, label = look(place), f"{short(one.name, 40)}: ECE {one.error:.3f} ({one.if_exact:.3f})"
+            upper.line(one.rows, ("believed", "accepted"), one.tip, label, own, cell=one.cell)
+            picture.own(one.cell, lower.axes.plot(floats_in(one.rows, "believed"), floats_in(one.rows, "tests"), **own))
+        upper.axes.set(xlim=(0, 1.02), ylim=(0, 1.02), ylabel=RELIABILITY.y)
+        lower.axes.set(ylabel="tokens", xlabel=RELIABILITY.x)
+        lower.axes.set_ylim(bottom=0)
+        upper.legend(1)
     return picture

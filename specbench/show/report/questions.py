@@ -122,10 +122,7 @@ def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] 
     lines = figures_by_k.by_method(rows)
     found = [
         figures_methods.ranking(rows),
-        figures_by_k.speedup_against_k(lines),
-        figures_by_k.time_against_k(lines),
-        figures_by_k.acceptance_against_k(lines),
-        figures_by_k.round_against_k(lines),
+        *figures_by_k.against_k(lines),
         figures_methods.phases(lines),
         figures_methods.acceptance_by_position(lines, tested(cells)),
         figures_why.reliability(curves(cells, rows)),
