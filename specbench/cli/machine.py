@@ -37,7 +37,7 @@ from specbench.jobs.parsing import USUAL, with_lists
 from specbench.models.checkpoints import names
 from specbench.models.execution.compile_cache import BOUND, clear, files_of, place, size_of
 from specbench.models.scale.shapes import Shape, find, shapes
-from specbench.show.text import print_records
+from specbench.show.table import print_records
 from specbench.wording import clean, gigabytes
 
 BYTES = 2  # per weight in bfloat16
@@ -139,7 +139,7 @@ def show(given: Given) -> None:
     specbench config show --preset chen2023-xsum --k 2
     """
     from specbench.measure import grid
-    from specbench.show.text import print_records
+    from specbench.show.table import print_records
 
     settings = {name: value for name, value in settings_of(given).items() if name not in IN_FILES}
     cells = grid.cells(with_lists({**USUAL, **settings}), IN_FILES)

@@ -28,7 +28,8 @@ from specbench.results.numbers import NUMBERS
 from specbench.results.reading import Run, rows_of
 from specbench.show import compare as shown
 from specbench.show.fitting import draw, screen, sentence
-from specbench.show.text import Format, print_records
+from specbench.show.table import print_records
+from specbench.show.text import Format
 from specbench.show.verdict import lead, paragraphs, together
 from specbench.wording import clean, clean_path, text_in
 

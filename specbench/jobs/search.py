@@ -51,7 +51,8 @@ from specbench.models.network.skipping import chosen
 from specbench.results.cells import raise_for_status
 from specbench.results.named_runs import short_name
 from specbench.show.run_output import rendered
-from specbench.show.text import Format, print_markdown, print_records, print_table
+from specbench.show.table import print_markdown, print_records, print_table
+from specbench.show.text import Format
 from specbench.show.verdict import together, topics_of
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory import formulas

@@ -47,7 +47,8 @@ from specbench.show import documents as shown
 from specbench.show import run_output
 from specbench.show.checks import memory_rows, memory_table, needed_rows, needed_table
 from specbench.show.fitting import draw, screen
-from specbench.show.text import Format, print_records
+from specbench.show.table import print_records
+from specbench.show.text import Format
 from specbench.spec import BASELINE, RunSpec, expanded
 from specbench.theory.memory import Fit
 from specbench.theory.roofline import Engine, shipped

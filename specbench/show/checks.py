@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from specbench.show.text import Format, print_data, print_markdown, print_table
+from specbench.show.table import print_data, print_markdown, print_table
+from specbench.show.text import Format
 from specbench.theory.memory import Fit
 from specbench.wording import Row, gigabytes, number_in, text_in
 

@@ -11,8 +11,8 @@ from specbench.results.documents import GREEDY, LEANING, PROOF, RESCORED, SURPRI
 from specbench.results.noise import faults, steadiness
 from specbench.results.samples import by_prompt, speedup_of
 from specbench.show.fitting import Fitted
-from specbench.show.table import grid
-from specbench.show.text import NOTHING, Numbers, markdown_table, one_line, paragraphs, short_dataset
+from specbench.show.table import Numbers, grid
+from specbench.show.text import NOTHING, markdown_table, one_line, paragraphs, short_dataset
 from specbench.wording import Row, literal
 
 

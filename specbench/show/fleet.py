@@ -8,8 +8,8 @@ import typer
 
 from specbench.judge.fleet import Arm
 from specbench.show.fitting import draw, screen
-from specbench.show.table import Table
-from specbench.show.text import Format, print_data
+from specbench.show.table import Table, print_data
+from specbench.show.text import Format
 from specbench.theory.fleet import SHARES, Load, Served
 from specbench.wording import counted, grouped
 

@@ -1,13 +1,16 @@
-"""Predictions as tables, with the measurements of a run if given. Loads nothing heavy before it prints."""
+"""Predictions as tables, with the measurements of a run if given."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, fields
 from typing import Any
 
 import typer
+from rich.console import Console
 
 from specbench.judge.predictions import Measured, Prediction
-from specbench.show.text import Format, Numbers, Records, print_data
+from specbench.show.fitting import sentence
+from specbench.show.table import Numbers, Records, print_data
+from specbench.show.text import Format
 from specbench.theory import formulas, optimum
 from specbench.wording import grouped, tokens_said
 
@@ -130,10 +133,6 @@ def text(value: object) -> str:
 
 def print_tables(records: Records, tables: Sequence[Numbers], style: Format, note: str) -> None:
     """Print data to stdout, and the note on the formula's limits to stderr, away from pipes."""
-    from rich.console import Console
-
-    from specbench.show.fitting import sentence
-
     if print_data(records, style):
         return
     for table in tables:

@@ -10,9 +10,9 @@ from specbench.judge.requests import leaning, turning
 from specbench.metrics import limits_of
 from specbench.results.cells import MEASURED
 from specbench.show.fitting import draw, screen, sentence
-from specbench.show.table import Table
+from specbench.show.table import Table, print_data
 from specbench.show.tables import LABELS, named, naming
-from specbench.show.text import NOTHING, Format, lookahead, over, print_data
+from specbench.show.text import NOTHING, Format, lookahead, over
 from specbench.spec import BASELINE
 from specbench.wording import Row, counted, formatted, grouped, number_in, text_in
 

@@ -151,11 +151,11 @@ def tables(rows: Sequence[Row], shown: Shown, *, screen: bool) -> Iterator[Table
 
 def reasons(rows: Sequence[Row], *, screen: bool) -> Iterator[Table | SideBySide]:
     """Costs, acceptance, levels and the waterfall: a few cells at a time on a screen, all at once in Markdown."""
-    found = arranged(rows)
-    sweeps, methods = [(sweep_tables(some), some) for some in found.sweeps], [methods_table(g) for g in found.methods]
+    swept, listed, alone = arranged(rows)
+    sweeps, methods = [(sweep_tables(some), some) for some in swept], list(map(methods_table, listed))
     if not screen:
         names = [name_among(row, rows) for row in rows]
-        yield from [SideBySide(found.alone)] if found.alone else []
+        yield from [SideBySide(alone)] if alone else []
         for some, _ in sweeps:
             yield from some
         yield from [*methods, *levels_tables(rows, names), *why_tables(rows, names)]
@@ -163,10 +163,10 @@ def reasons(rows: Sequence[Row], *, screen: bool) -> Iterator[Table | SideBySide
     for some, group in sweeps:
         names = list(map(lookahead, group))
         yield from (*some, *levels_tables(group, names), *why_tables(group, names), *waterfalls(group, names))
-    for table, group in zip(methods, found.methods, strict=True):
+    for table, group in zip(methods, listed, strict=True):
         names = list(map(method_name, group))
         yield from (table, *why_tables(group, names), *waterfalls(group, names))
-    for few in (found.alone[i : i + FEW] for i in range(0, len(found.alone), FEW)):
+    for few in (alone[i : i + FEW] for i in range(0, len(alone), FEW)):
         names = [name_among(row, few) for row in few]
         yield SideBySide(few)
         yield from [*levels_tables(few, names), *why_tables(few, names), *waterfalls(few, names)]
@@ -174,11 +174,11 @@ def reasons(rows: Sequence[Row], *, screen: bool) -> Iterator[Table | SideBySide
 
 def category_tables(rows: Sequence[Row], categories: Sequence[Row]) -> Iterator[Table]:
     """By category: all methods of a list, the best lookahead of every sweep, and single cells."""
-    found = arranged(rows)
-    for group in found.methods:
+    sweeps, methods, alone = arranged(rows)
+    for group in methods:
         yield from method_categories(group, list(map(method_name, group)), categories)
-    best = [group[place] for group in found.sweeps if (place := fastest(group)) is not None]
-    yield from cell_categories([*best, *found.alone], categories)
+    best = [group[place] for group in sweeps if (place := fastest(group)) is not None]
+    yield from cell_categories([*best, *alone], categories)
 
 
 # --- notes ------------------------------------------------------------------------------------------------------------

@@ -1,17 +1,25 @@
-"""Tables as data: `Table` holds the texts; one method draws it and one renders it as Markdown. Loads nothing heavy."""
+"""Tables as data: of results, of numbers, and of records. Each is drawn, or rendered as Markdown."""
 
-from collections.abc import Collection, Sequence
+import json
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import typer
 from rich import box
 from rich.console import Group
 from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from specbench.show.fitting import Fitted
-from specbench.show.text import markdown_table, paragraphs
-from specbench.wording import literal
+from specbench.results.named_runs import write_rows
+from specbench.show.fitting import Fitted, draw, screen, sentence
+from specbench.show.text import Format, markdown_table, paragraphs
+from specbench.wording import clean, literal
+
+Records = Sequence[Mapping[str, Any]]
+PIPED = 160  # columns if stdout is not a terminal: few names and sentences are folded
 
 
 @dataclass(frozen=True)
@@ -83,3 +91,80 @@ def grid(
     for number, line in enumerate(lines):
         table.add_row(*map(Text, line), style=styles[number] if styles else None)
     return Fitted(table, keys)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A text-only table of a prediction or a calibration. A row that ends in "best" is bold.
+
+    keys: columns that name a row; together: columns that stay side by side, see `Fitted`.
+    """
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    summary: str | None = None
+    keys: int = 1
+    together: int = 1
+
+    def drawn(self) -> Fitted:
+        """For a terminal."""
+        columns = [Column(name, justify="right") for name in self.header]
+        table = RichTable(*columns, title=self.title, title_justify="left", box=box.SIMPLE_HEAD)
+        for row in self.rows:
+            table.add_row(*map(Text, row), style="bold" if row[-1] == "best" else None)
+        return Fitted(table, self.keys, self.together)
+
+    def print(self) -> None:
+        draw(screen(PIPED), self.drawn())
+        if self.summary is not None:
+            sentence(screen(), self.summary + "\n" * bool(self.summary))
+
+    def markdown(self, escape: Callable[[str], str] = literal) -> str:
+        lines = [list(map(escape, row)) for row in self.rows]
+        body = "\n".join(markdown_table(self.header, lines, "r" * len(self.header)))
+        return "\n\n".join(filter(None, (f"**{self.title}**", body, self.summary))) + "\n"
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def print_records(rows: Records, tables: Mapping[str, Records], output: Format) -> None:
+    """Print the rows for programs, or the tables, by their titles, for readers."""
+    if print_data(rows, output):
+        return
+    for title, some in tables.items():
+        (print_markdown if output == "md" else print_table)(title, some)
+
+
+def print_data(rows: Records, output: Format) -> bool:
+    """Print the rows as csv, json or jsonl; false for formats for readers, which the caller prints."""
+    if output == "csv":
+        write_rows(sys.stdout, rows)
+    elif output == "json":
+        typer.echo(json.dumps(rows, indent=2))
+    elif output == "jsonl":
+        typer.echo("\n".join(map(json.dumps, rows)))
+    return output in ("csv", "json", "jsonl")
+
+
+def print_table(title: str, rows: Records) -> None:
+    """One line per row, or blocks if the terminal is too narrow."""
+    table = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name, value in rows[0].items():
+        right = isinstance(value, int | float)
+        label = name.replace("_", " ")
+        table.add_column(label, justify="right" if right else "left", overflow="ellipsis" if right else "fold")
+    for row in rows:
+        table.add_row(*(Text(record_text(value)) for value in row.values()))
+    draw(screen(PIPED), Fitted(table, records=True))
+
+
+def print_markdown(title: str, rows: Records) -> None:
+    lines = [[literal(record_text(value)) for value in row.values()] for row in rows]
+    found = [f"**{literal(title)}**", "", *markdown_table(list(rows[0]), lines, "l" * len(rows[0]))]
+    typer.echo("\n".join(found) + "\n")
+
+
+def record_text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else clean(value, 200)

@@ -1,23 +1,15 @@
-"""Formatting of results: digits, names of cells, headings, grouping into tables, Markdown, and records."""
+"""Formatting of results: digits, names of cells, headings, grouping into tables, and Markdown."""
 
-import json
 import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-import typer
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from specbench.judge.advice import SYNTHETIC, drafting, precision
-from specbench.results.named_runs import write_rows
 from specbench.settings import declared, part
 from specbench.spec import CHOOSING, RunSpec
-from specbench.wording import Row, clean, grouped, literal, text_in, tokens_said
+from specbench.wording import Row, clean, grouped, text_in, tokens_said
 
-if TYPE_CHECKING:
-    from specbench.show.fitting import Fitted
-
+Format = Literal["table", "csv", "json", "jsonl", "md"]
 NOTHING = "–"
 LONGEST = 2000  # characters of one line
 
@@ -196,23 +188,13 @@ LOOKAHEAD = tuple(name for name in declared(RunSpec) if name not in IDENTITY)
 FEW = 4  # more cells than these are lines of a table, not columns
 
 
-@dataclass(frozen=True)
-class Arrangement:
-    """The rows of a run by kind of table, each row once."""
-
-    sweeps: Sequence[Sequence[Row]]
-    methods: Sequence[Sequence[Row]]
-    alone: Sequence[Row]
-
-
-def arranged(rows: Sequence[Row]) -> Arrangement:
-    """Group rows into sweeps over the lookahead, lists of many methods, and others."""
+def arranged(rows: Sequence[Row]) -> tuple[list[list[Row]], list[list[Row]], list[Row]]:
+    """The rows of a run by kind of table, each row once: sweeps over the lookahead, lists of many methods, others."""
     groups = series(rows)
     single = [group[0] for group in groups if len(group) == 1]
     methods = by_method(single)
     taken = {id(row) for group in methods for row in group}
-    sweeps = [group for group in groups if len(group) > 1]
-    return Arrangement(sweeps, methods, [row for row in single if id(row) not in taken])
+    return [group for group in groups if len(group) > 1], methods, [row for row in single if id(row) not in taken]
 
 
 def series(rows: Sequence[Row]) -> list[list[Row]]:
@@ -266,99 +248,3 @@ def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]], align:
 def paragraphs(texts: Sequence[str]) -> list[str]:
     """The texts as lines, each followed by a blank one."""
     return [line for text in texts for line in (text, "")]
-
-
-# --- records ----------------------------------------------------------------------------------------------------------
-
-
-Format = Literal["table", "csv", "json", "jsonl", "md"]
-Records = Sequence[Mapping[str, Any]]
-PIPED = 160  # columns if stdout is not a terminal: few names and sentences are folded
-
-
-def print_records(rows: Records, tables: Mapping[str, Records], output: Format) -> None:
-    """Print the rows for programs, or the tables for readers."""
-    if print_data(rows, output):
-        return
-    for title, some in tables.items():
-        (print_markdown if output == "md" else print_table)(title, some)
-
-
-def print_data(rows: Records, output: Format) -> bool:
-    """Print the rows as csv, json or jsonl; false for formats for readers, which the caller prints."""
-    if output == "csv":
-        write_rows(sys.stdout, rows)
-    elif output == "json":
-        typer.echo(json.dumps(rows, indent=2))
-    elif output == "jsonl":
-        typer.echo("\n".join(map(json.dumps, rows)))
-    return output in ("csv", "json", "jsonl")
-
-
-def print_table(title: str, rows: Records) -> None:
-    """One line per row, or blocks if the terminal is too narrow."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from specbench.show.fitting import Fitted, draw, screen
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for name, value in rows[0].items():
-        right = isinstance(value, int | float)
-        label = name.replace("_", " ")
-        table.add_column(label, justify="right" if right else "left", overflow="ellipsis" if right else "fold")
-    for row in rows:
-        table.add_row(*(Text(record_text(value)) for value in row.values()))
-    draw(screen(PIPED), Fitted(table, records=True))
-
-
-def print_markdown(title: str, rows: Records) -> None:
-    lines = [[literal(record_text(value)) for value in row.values()] for row in rows]
-    found = [f"**{literal(title)}**", "", *markdown_table(list(rows[0]), lines, "l" * len(rows[0]))]
-    typer.echo("\n".join(found) + "\n")
-
-
-def record_text(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else clean(value, 200)
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """A text-only table of a prediction or a calibration. A row that ends in "best" is bold.
-
-    keys: columns that name a row; together: columns that stay side by side, see `Fitted`.
-    """
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    summary: str | None = None
-    keys: int = 1
-    together: int = 1
-
-    def drawn(self) -> "Fitted":
-        """For a terminal."""
-        from rich import box
-        from rich.table import Column, Table
-        from rich.text import Text
-
-        from specbench.show.fitting import Fitted
-
-        columns = [Column(name, justify="right") for name in self.header]
-        table = Table(*columns, title=self.title, title_justify="left", box=box.SIMPLE_HEAD)
-        for row in self.rows:
-            table.add_row(*map(Text, row), style="bold" if row[-1] == "best" else None)
-        return Fitted(table, self.keys, self.together)
-
-    def print(self) -> None:
-        from specbench.show.fitting import draw, screen, sentence
-
-        draw(screen(PIPED), self.drawn())
-        if self.summary is not None:
-            sentence(screen(), self.summary + "\n" * bool(self.summary))
-
-    def markdown(self, escape: Callable[[str], str] = literal) -> str:
-        lines = [list(map(escape, row)) for row in self.rows]
-        body = "\n".join(markdown_table(self.header, lines, "r" * len(self.header)))
-        return "\n\n".join(filter(None, (f"**{self.title}**", body, self.summary))) + "\n"

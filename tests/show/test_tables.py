@@ -104,9 +104,9 @@ def test_every_row_is_shown_once_and_data_sets_and_temperatures_stay_apart() -> 
     many = [cell(*PAIR, method=name, temperature=t).row() for t in (0.0, 1.0) for name in names]
     swept = [cell(*PAIR, k=k, dataset="swept").row() for k in (1, 2)]
     few = [cell(*PAIR, method=name, dataset="few").row() for name in names[:2]]
-    found = arranged([*many, *swept, *few])
-    assert ([len(g) for g in found.sweeps], [len(g) for g in found.methods], found.alone) == ([2], [5, 5], few)
-    shown = [id(row) for group in (*found.sweeps, *found.methods, found.alone) for row in group]
+    sweeps, lists, alone = arranged([*many, *swept, *few])
+    assert ([len(g) for g in sweeps], [len(g) for g in lists], alone) == ([2], [5, 5], few)
+    shown = [id(row) for group in (*sweeps, *lists, alone) for row in group]
     assert sorted(shown) == sorted(map(id, [*many, *swept, *few]))
     assert by_method(many[:FEW]) == []
     assert [len(group) for group in series([*swept, *few])] == [2, 1, 1]

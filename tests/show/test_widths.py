@@ -21,7 +21,7 @@ from specbench.show import run_output
 from specbench.show.checks import memory_table, needed_table
 from specbench.show.fitting import COMMAND, Fitted, draw, screen
 from specbench.show.run_output import Shown
-from specbench.show.text import print_table
+from specbench.show.table import print_table
 from specbench.theory.memory import Demand, Fit, Part
 from tests.show import scenes
 from tests.show.scenes import LLAMAS, PAIR

@@ -23,7 +23,8 @@ from specbench.files import clear_unfinished, read_whole, replace_text
 from specbench.jobs.output import say
 from specbench.jobs.training.data import CACHE, Source, Teaching, teaching
 from specbench.jobs.training.start import Beginning, Begun
-from specbench.show.text import Format, print_records
+from specbench.show.table import print_records
+from specbench.show.text import Format
 from specbench.training.distil import Kept, pace, train
 from specbench.training.evaluation import (
     Figures,

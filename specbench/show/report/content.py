@@ -1,24 +1,25 @@
 """The content of a report on a run or a calibration, as data: questions, series, points, notes, certificates."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import Undefined
 from markupsafe import Markup
 
 from specbench.errors import UsageError
 from specbench.presets import preset, presets
-from specbench.results import documents, named_runs
+from specbench.results import named_runs
 from specbench.results.cells import MEASURED, Cell
-from specbench.results.documents import TokenView, read_certificate
+from specbench.results.documents import Certificate, TokenView, read_certificate, read_trace
 from specbench.results.machine import PEAKS
 from specbench.results.named_runs import MOST, read_json, read_table
 from specbench.results.reading import DESCRIPTION, edited, read_run
-from specbench.show.documents import LINES, certificate_notes, certificate_records, certificate_summary, word
+from specbench.show.documents import LINES, certificate_records, word
 from specbench.show.engines import engines_table, published_table
 from specbench.show.report import figures_methods
 from specbench.show.report.differences import Difference, Side, difference
@@ -36,7 +37,6 @@ from specbench.show.text import (
     by_batch,
     by_context,
     by_engine,
-    caveats,
     cell_text,
     heading,
     is_number,
@@ -44,6 +44,7 @@ from specbench.show.text import (
 )
 from specbench.wording import Row, clean, resume_command, text_in
 
+T = TypeVar("T")
 GPU = ("device_name", "gpu_driver", "gpu_watts_limit")
 MACHINE = (*GPU, "cores", "threads", "platform", "fingerprint", "load_average")
 VERSIONS = ("specbench", "torch", "transformers", "python", "cuda")
@@ -54,31 +55,12 @@ POINTS, DOCUMENT = "calibration.csv", "calibration.json"
 
 @dataclass(frozen=True)
 class Series:
-    """Cells of a run that differ in one setting, as a table and figures.
-
-    name: the heading; place: the first part of the figures' names; lines: texts or markup.
-    """
+    """Cells of a run that differ in one setting. name: the heading; place: the first part of the figures' names."""
 
     name: str
     place: str
-    title: str
-    caveats: Sequence[str]
-    labels: Sequence[str]
-    lines: Sequence[Sequence[str]]
+    table: Table
     pictures: Sequence[Picture] = ()
-    findings: Sequence[str] = ()
-    legend: str = ""
-
-
-@dataclass(frozen=True)
-class CertificatePart:
-    """One certificate: its file, its answer, notes, and every check as cells under `header`."""
-
-    name: str
-    answer: str
-    notes: Sequence[str]
-    header: Sequence[str]
-    lines: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -93,7 +75,7 @@ class RunPart:
     series: Sequence[Series]
     notes: Sequence[str]
     traces: Sequence[tuple[str, TokenView]]
-    certificates: Sequence[CertificatePart]
+    certificates: Sequence[tuple[str, Certificate]]
     published: Table | None
     edited: Sequence[str]
 
@@ -116,8 +98,8 @@ def run_part(path: Path) -> RunPart:
     if not run.cells:
         raise UsageError(f"no cell of {path} has begun: {resume_command(path)} starts them")
     rows = [cell.row() for cell in run.cells]
-    views, unread = traces(run.path)
-    papers, foreign = certificates(run.path, rows)
+    views, unread = documents_in(run.path, "trace*.json", TRACES, read_trace)
+    papers, foreign = documents_in(run.path, "certificate*.json", CERTIFICATES, partial(certificate_of, rows))
     name = text_in(run.description, "preset")
     return RunPart(
         name=run.path.resolve().name,
@@ -137,24 +119,17 @@ def run_part(path: Path) -> RunPart:
 def series_of(rows: Sequence[Row]) -> Iterator[Series]:
     """Series of cells over prompt length, batch, and engine."""
     for number, some in enumerate(by_context(rows), start=1):
-        table = context_table(some)
-        yield Series(
-            "Speedup by context", f"contexts-{number}", table.title, table.above, table.labels(), table.lines,
-            over_contexts(some),
-        )  # fmt: skip
+        table = replace(context_table(some), legend="")
+        yield Series("Speedup by context", f"contexts-{number}", table, over_contexts(some))
     for number, some in enumerate(by_batch(rows), start=1):
-        lines, labels = [BATCH.line(row, measured_text) for row in some], batch_table(some).labels()
-        yield Series(
-            "Throughput by batch", f"batches-{number}", heading(some), caveats(some), labels, lines, over_batches(some)
-        )
+        lines = [BATCH.line(row, measured) for row in some]
+        table = replace(batch_table(some), title=heading(some), lines=lines)
+        yield Series("Throughput by batch", f"batches-{number}", table, over_batches(some))
+    for some in by_engine(rows):
+        yield Series("Engines", "loads", engines_table(some))
     loads = [picture for some in by_load(rows) if (picture := figures_methods.per_user_against_all(some))]
-    parts: list[tuple[str, Table, Sequence[Picture]]]
-    parts = [("Engines", table, ()) for table in map(engines_table, by_engine(rows))]
-    parts += [("Requests", table, loads * (not number)) for number, table in enumerate(served_tables(rows))]
-    for name, table, found in parts:
-        yield Series(
-            name, "loads", table.title, table.above, table.labels(), table.lines, found, table.findings, table.legend
-        )
+    for number, table in enumerate(served_tables(rows)):
+        yield Series("Requests", "loads", table, loads * (not number))
 
 
 def calibration_part(path: Path) -> CalibrationPart:
@@ -204,33 +179,30 @@ def when(stamp: str) -> str:
         return stamp
 
 
-def traces(path: Path) -> tuple[list[tuple[str, TokenView]], list[str]]:
-    """The traces in the folder, and a note for each invalid file."""
-    views, notes = [], []
-    for file in sorted(path.glob("trace*.json"))[:TRACES]:
+def documents_in(
+    path: Path, pattern: str, most: int, read: Callable[[Path], T]
+) -> tuple[list[tuple[str, T]], list[str]]:
+    """The first files of a kind in the folder, each with its name; and why files could not be shown."""
+    found, unread = list[tuple[str, T]](), list[str]()
+    for file in sorted(path.glob(pattern))[:most]:
         try:
-            views.append((file.name, documents.read_trace(file)))
-        except UsageError as error:
-            notes.append(str(error))
-    return views, notes
-
-
-def certificates(path: Path, rows: Sequence[Row]) -> tuple[list[CertificatePart], list[str]]:
-    """The certificates for the pair of any row, and a note for each invalid file or other pair."""
-    found, unread = list[CertificatePart](), list[str]()
-    for file in sorted(path.glob("certificate*.json"))[:CERTIFICATES]:
-        try:
-            certificate = read_certificate(file)
+            found.append((file.name, read(file)))
         except UsageError as error:
             unread.append(str(error))
-            continue
-        if any(certificate.is_of(row) for row in rows):
-            lines = [[one_line(word(row[name])) for name in LINES] for row in certificate_records(certificate)]
-            answer, known = certificate_summary(certificate), certificate_notes(certificate)
-            found.append(CertificatePart(clean(file.name), answer, known, LINES, lines))
-        else:
-            unread.append(f"{clean(file.name)} certifies another pair, commit or dtype than this run measured")
     return found, unread
+
+
+def certificate_of(rows: Sequence[Row], file: Path) -> Certificate:
+    """A certificate for the pair of any row. UsageError if invalid or for another pair."""
+    found = read_certificate(file)
+    if not any(found.is_of(row) for row in rows):
+        raise UsageError(f"{clean(file.name)} certifies another pair, commit or dtype than this run measured")
+    return found
+
+
+def certificate_lines(found: Certificate) -> list[list[str]]:
+    """Every check as a line of `LINES`."""
+    return [[one_line(word(row[name])) for name in LINES] for row in certificate_records(found)]
 
 
 def compared(parts: Sequence[RunPart]) -> Difference | None:
@@ -276,9 +248,13 @@ def printable(value: object) -> object:
     return clean(whole, LONGEST) + ("…" if len(whole) > LONGEST else "")
 
 
-def measured(row: Row, column: str) -> Markup:
-    """A column of a row in the format of the tables."""
-    return data_element(row.get(column), cell_text(row, column), column, text_in(row, "cell"))
+def measured(row: Row, column: str, cell: str = "") -> Markup:
+    """A number or the bounds of one in the format of the tables; `cell` is its place, if not that of the row."""
+    if cell_text(row, column) == NOTHING:
+        return Markup(NOTHING)
+    ends = [f"{column[:-9]}_{bound}" for bound in ("low", "high")] if column.endswith("_interval") else [column]
+    place = cell or text_in(row, "cell")
+    return Markup(" – ").join(data_element(row.get(name), cell_text(row, name), name, place) for name in ends)
 
 
 def ranked(row: Row, column: str) -> str:
@@ -289,14 +265,7 @@ def ranked(row: Row, column: str) -> str:
         return ""
     if column in BYTES and is_number(row.get(column)):
         return data_element(row[column], f"{float_in(row, column) / GB:.2f}", column, text_in(row, "cell"))
-    return measured_text(row, column)
-
-
-def interval(row: Row, name: str) -> Markup:
-    """The bounds of a number."""
-    if cell_text(row, f"{name}_interval") == NOTHING:
-        return Markup(NOTHING)
-    return Markup("{} – {}").format(*(measured(row, f"{name}_{bound}") for bound in ("low", "high")))
+    return measured(row, column)
 
 
 def exact(row: Row, column: str) -> Markup:
@@ -314,20 +283,10 @@ def point(row: Row, column: str) -> Markup:
     return data_element(text_in(row, column) if math.isfinite(value) else None, text, column, place)
 
 
-def measured_text(row: Row, column: str) -> str:
-    """A number, or the bounds of one, of a table that is also on the terminal."""
-    return interval(row, column.removesuffix("_interval")) if column.endswith("_interval") else measured(row, column)
-
-
-def category_cells(row: Row) -> list[str | Markup]:
+def category_cells(row: Row) -> list[str]:
     """A line by category: pooled values with their intervals, and the means of prompts."""
     place = f"{text_in(row, 'cell')}/{text_in(row, 'category')}"
-    found: list[str | Markup] = [text_in(row, "category")]
-    for _, column in CATEGORIES:
-        names = [f"{column[:-9]}_{bound}" for bound in ("low", "high")] if column.endswith("_interval") else [column]
-        shown = [data_element(row.get(name), cell_text(row, name), name, place) for name in names]
-        found.append(Markup(" – ").join(shown) if cell_text(row, column) != NOTHING else NOTHING)
-    return found
+    return [text_in(row, "category"), *(measured(row, column, place) for _, column in CATEGORIES)]
 
 
 def data_element(value: Any, text: str, column: str, cell: str) -> Markup:

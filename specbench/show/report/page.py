@@ -19,7 +19,7 @@ from specbench import __version__
 from specbench.errors import UsageError
 from specbench.files import own_folder, replace_text, replacing
 from specbench.results import folder, named_runs
-from specbench.show import token_view, verdict
+from specbench.show import documents, token_view, verdict
 from specbench.show.details import LEVEL_HEADER, level_lines, report_lines
 from specbench.show.report import content, figure, questions
 from specbench.show.report.content import (
@@ -85,14 +85,8 @@ CONTENTS: dict[str, Any] = {  # template variables besides the parts
     "steps_of": steps_of,
     "level_labels": list(map(unbroken, LEVEL_HEADER)),
     "level_lines": lambda rows: level_lines(rows, [questions.label(row, rows) for row in rows], content.measured),
-    "category_labels": content.CATEGORY_LABELS,
-    "category_line": content.category_cells,
-    "measured": content.measured,
-    "interval": content.interval,
-    "ranked": content.ranked,
-    "exact": content.exact,
-    "point": content.point,
-    "point_columns": content.POINT,
+    "content": content,
+    "documents": documents,
     "verdict": verdict,
     "columns": named_runs.column_names,
     "label": questions.label,
