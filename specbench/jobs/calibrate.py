@@ -30,6 +30,7 @@ from specbench.results.named_runs import write_csv
 from specbench.show import documents, run_output
 from specbench.show.documents import calibration_tables
 from specbench.show.fitting import draw, screen
+from specbench.show.table import framed
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory.roofline import Engine
 
@@ -106,7 +107,7 @@ def print_found(rows: list[dict[str, Any]], notes: Sequence[str], output: Output
     if output.style in {"table", "md"}:
         lined = documents.noise_grid(rows)
         if output.style == "table":
-            draw(screen(), documents.noise_table(lined))
+            draw(screen(), framed(lined[0], lined[1:]))
         else:
             sys.stdout.write(documents.noise_markdown(lined))
     else:

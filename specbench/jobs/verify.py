@@ -45,7 +45,7 @@ from specbench.results.documents import GREEDY, SURPRISE, Certificate, Check
 from specbench.results.machine import command_line, environment, now
 from specbench.show import documents as shown
 from specbench.show import run_output
-from specbench.show.checks import memory_rows, memory_table, needed_rows, needed_table
+from specbench.show.checks import memory_rows, memory_table
 from specbench.show.fitting import draw, screen
 from specbench.show.table import print_records
 from specbench.show.text import Format
@@ -307,14 +307,15 @@ def start_check(cells: Sequence[RunSpec], style: Format, quiet: bool, *, method:
 def check_pair(specs: Sequence[RunSpec], style: Format, err: Console) -> None:
     """Print the requirements of a pair. MissingError for unavailable items, UnusableModelError if models do not fit."""
     found = needed(specs)
-    title = f"what {specs[0].target} needs"
+    rows, title = [one.row for one in found], f"what {specs[0].target} needs"
+    tables = {title: [one.line for one in found]}
     if lacking := [one.lacking for one in found if one.state == "missing"]:
-        print_records(needed_rows(found), {title: needed_table(found)}, style)
+        print_records(rows, tables, style)
         raise MissingError([*lacking, *(one.lacking for one in found if one.state == "to fetch")])
     try:
         backend = backend_for(specs)
     except UnusableModelError:
-        print_records(needed_rows(found), {title: needed_table(found)}, style)
+        print_records(rows, tables, style)
         raise
     groups, problem, left_out = held(specs, backend, found, err), None, {}
     try:
@@ -323,11 +324,12 @@ def check_pair(specs: Sequence[RunSpec], style: Format, err: Console) -> None:
     except TooLargeError as error:  # raised after the table that shows it
         problem = error
     fit = fit_of(backend, groups)
-    tables = {title: needed_table(found), **({f"memory of {fit.device}": memory_table(fit)} if fit else {})}
+    if fit:
+        rows, tables = [*rows, *memory_rows(fit)], {**tables, f"memory of {fit.device}": memory_table(fit)}
     if lengths := attention_by_length(specs[0], backend.context):
         title = "a decode step by its context, calculated for this GPU"
         tables[title] = [{name.replace("_", " "): row[name] for name in row if name != "kind"} for row in lengths]
-    print_records([*needed_rows(found), *(memory_rows(fit) if fit else []), *lengths], tables, style)
+    print_records([*rows, *lengths], tables, style)
     said = [f"{s.method}, K {s.k}, batch {s.batch} would be left out: {why.error}" for s, why in left_out.items()]
     say(err, [*conclusion(found, fit, backend, specs[0].method == BASELINE), *said])
     if problem is not None:

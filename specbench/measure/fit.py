@@ -125,6 +125,19 @@ class Needed:
     why: str = ""
 
     @property
+    def row(self) -> dict[str, Any]:
+        """For programs: the size in bytes."""
+        found = {"kind": "needed", "what": self.what, "name": self.name, "state": self.state}
+        return {**found, "bytes": self.size, "command": self.command}
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """For readers."""
+        size = "" if self.size is None else gigabytes(self.size)
+        origin = "" if self.source == self.name else self.source
+        return {"name": self.name, "what": self.what, "state": self.state, "files": size, "from": origin}
+
+    @property
     def lacking(self) -> Missing:
         """The same as a missing item, fetchable or not."""
         return Missing(self.what, self.name, self.why, self.command, size=self.size)

@@ -1,46 +1,12 @@
-"""The requirements of a run, as rows for programs and for readers. Loads nothing heavy."""
+"""The memory of a run, and the shapes of a draft design, as rows for programs and for readers."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from specbench.show.table import print_data, print_markdown, print_table
+from specbench.show.table import print_records
 from specbench.show.text import Format
 from specbench.theory.memory import Fit
-from specbench.wording import Row, gigabytes, number_in, text_in
-
-
-class Thing(Protocol):
-    """A required item: see `specbench.measure.fit`."""
-
-    @property
-    def what(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def size(self) -> int | None: ...
-    @property
-    def command(self) -> str: ...
-
-
-def needed_rows(things: Iterable[Thing]) -> list[dict[str, Any]]:
-    """Rows for programs: sizes in bytes."""
-    return [
-        {"kind": "needed", "what": one.what, "name": one.name, "state": one.state, "bytes": one.size,
-         "command": one.command}
-        for one in things
-    ]  # fmt: skip
-
-
-def needed_table(things: Iterable[Thing]) -> list[dict[str, Any]]:
-    return [
-        {"name": one.name, "what": one.what, "state": one.state,
-         "files": "" if one.size is None else gigabytes(one.size), "from": one.source if one.source != one.name else ""}
-        for one in things
-    ]  # fmt: skip
+from specbench.wording import Row, formatted, gigabytes, number_in, text_in
 
 
 def memory_rows(fit: Fit) -> list[dict[str, Any]]:
@@ -50,7 +16,7 @@ def memory_rows(fit: Fit) -> list[dict[str, Any]]:
     return [*parts, total, {"kind": "memory", "what": "free", "name": fit.device, "bytes": fit.free}]
 
 
-def memory_table(fit: Fit) -> Sequence[dict[str, Any]]:
+def memory_table(fit: Fit) -> list[dict[str, Any]]:
     rows = [{"role": part.role, "takes": part.kind, "memory": gigabytes(part.size)} for part in fit.demand.parts]
     rows.append({"role": "all", "takes": "", "memory": gigabytes(fit.total)})
     if fit.used:
@@ -64,15 +30,13 @@ def memory_table(fit: Fit) -> Sequence[dict[str, Any]]:
 
 
 # --- design table -----------------------------------------------------------------------------------------------------
-# The shapes of a design on stdout: one line per shape for readers, every column for programs.
 
 COUNTED = {"all": "all parameters, embedding included", "layers": "parameters in layers, without the embedding"}
 
 
 def print_design(rows: Sequence[Row], style: Format) -> None:
-    """Print the rows of a design."""
-    if not print_data(rows, style):
-        (print_markdown if style == "md" else print_table)(title(rows), [line(row) for row in rows])
+    """Print the rows of a design, every column for programs."""
+    print_records(rows, {title(rows): [line(row) for row in rows]}, style)
 
 
 def title(rows: Sequence[Row]) -> str:
@@ -108,8 +72,7 @@ def line(row: Row) -> dict[str, Any]:
 
 def number(row: Mapping[str, Any], column: str, form: str) -> str:
     """A number of a row; a dash if missing."""
-    found = number_in(row, column)
-    return "–" if found is None else format(found, form)
+    return formatted(number_in(row, column), form)
 
 
 def spread(row: Mapping[str, Any], column: str, bounds: tuple[str, str], form: str) -> str:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from specbench.judge.compare import Comparison, Finding
 from specbench.judge.matching import Record, matched
-from specbench.show.table import grid
+from specbench.show.table import framed
 from specbench.wording import clean
 
 HEADER = ("cell", "metric", "base", "new", "change", "bounds", "visible", "outcome")
@@ -70,7 +70,7 @@ def table(result: Comparison, confidence: float) -> Group:
     """For the terminal; `confidence` as a share."""
     texts = [number for number, name in enumerate(HEADER) if name in {"cell", "metric", "outcome"}]
     styles = [STYLES.get(row.outcome, "dim") for row in result.findings]
-    drawn = grid(HEADER, list(map(cells_of, result.findings)), texts, texts, styles, keys=2)
+    drawn = framed(HEADER, list(map(cells_of, result.findings)), texts, texts, styles, keys=2)
     lines = [*result.missing, LEGEND.format(confidence=100 * confidence), summary(result)]
     return Group(drawn, *(Text(clean(line, 2000)) for line in lines))
 

@@ -11,7 +11,7 @@ from specbench.results.documents import GREEDY, LEANING, PROOF, RESCORED, SURPRI
 from specbench.results.noise import faults, steadiness
 from specbench.results.samples import by_prompt, speedup_of
 from specbench.show.fitting import Fitted
-from specbench.show.table import Numbers, grid
+from specbench.show.table import Numbers, framed
 from specbench.show.text import NOTHING, markdown_table, one_line, paragraphs, short_dataset
 from specbench.wording import Row, literal
 
@@ -153,11 +153,6 @@ def noise_grid(rows: Sequence[Row]) -> list[list[str]]:
     return [heading, *([label, *(text(r) for r in rows)] for label, text in NOISE_LINES)]
 
 
-def noise_table(cells: Sequence[Sequence[str]]) -> Fitted:
-    """The grid for a terminal."""
-    return grid(cells[0], cells[1:])
-
-
 def noise_markdown(cells: Sequence[Sequence[str]]) -> str:
     """The grid as a Markdown table."""
     heading, *lines = [[text.replace("|", "\\|") for text in line] for line in cells]
@@ -188,7 +183,7 @@ def certificate_tables(found: Certificate) -> list[Fitted]:
 
 def certificate_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> Fitted:
     shown = [list(map(one_line, line)) for line in lines]
-    return grid(header, shown, left=(0, len(header) - 1), fold=range(len(header)))
+    return framed(header, shown, left=(0, len(header) - 1), fold=range(len(header)))
 
 
 def control(check: Check) -> list[str]:

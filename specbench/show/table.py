@@ -75,7 +75,7 @@ def unbroken(label: str) -> str:
     return label.replace("-\n", "").replace("\n", " ")
 
 
-def grid(
+def framed(
     header: Sequence[str],
     lines: Sequence[Sequence[str]],
     left: Collection[int] = (0,),

@@ -16,9 +16,9 @@ LONGEST = 1000  # characters of a line
 MATTERS = 0.05  # least share of a round for mentioning the overhead
 
 
-def sentences(found: Recommendation, explain: bool = True) -> list[str]:
-    """The verdict in one sentence per line: answer, reason, open questions, next command; `explain` adds numbers."""
-    return [line for line in (*answer(found), *(details(found) if explain else ())) if line]
+def sentences(found: Recommendation) -> list[str]:
+    """The verdict in one sentence per line: answer, grounds, open questions, next command, and the numbers."""
+    return [*answer(found), *details(found)]
 
 
 def answer(found: Recommendation) -> list[str]:
@@ -44,11 +44,8 @@ def together(found: Sequence[Recommendation]) -> list[str]:
     for one, topic in zip(found, topics, strict=True):
         lines += [lead(one, topic), *(f"  {line}" for line in grounds(one))]
     whose = [topic for one, topic in zip(found, topics, strict=True) if one.reasons]
-    return [
-        *lines,
-        *([open_questions(found, whose if len(whose) < len(found) else ())] if whose else []),
-        *steps(found),
-    ]
+    doubts = open_questions(found, whose if len(whose) < len(found) else ())
+    return [*lines, *([doubts] if doubts else []), *steps(found)]
 
 
 def topics_of(found: Sequence[Recommendation]) -> list[str]:
@@ -88,21 +85,20 @@ def new_limit(found: Recommendation) -> int:
     return int(value) if option == "--limit" else 0
 
 
-def markdown_sentences(found: Recommendation, explain: bool = True, topic: str = "") -> list[str]:
-    """The same sentences as Markdown, with the command to copy; with a topic if there are several answers."""
+def paragraphs(found: Sequence[Recommendation], explain: bool = True) -> list[str]:
+    """The answers of one run as Markdown: each a headline, with its topic if there are several, and a list."""
+    topics = topics_of(found) if len(found) > 1 else [""] * len(found)
+    return [paragraph(one, topic, explain) for one, topic in zip(found, topics, strict=True)]
+
+
+def paragraph(found: Recommendation, topic: str, explain: bool) -> str:
+    """The same sentences as Markdown, with the command to copy."""
     headline = lead(found, topic).strip()  # otherwise stars next to a blank stay stars
     command = found.command or ("" if found.settle else found.further)
     step = f"{literal(_before(found))}: {verbatim(command)}" if command else literal(next_step(found))
-    lines = [*grounds(found), open_questions([found])]
-    figures = details(found) if explain else []
-    return [line for line in (f"**{literal(headline)}**", *map(literal, lines), step, *map(literal, figures)) if line]
-
-
-def paragraphs(found: Sequence[Recommendation], explain: bool = True) -> list[str]:
-    """The answers of one run as Markdown: each a headline, and a list of details."""
-    topics = topics_of(found) if len(found) > 1 else [""] * len(found)
-    told = [markdown_sentences(one, explain, topic) for one, topic in zip(found, topics, strict=True)]
-    return ["\n".join([first, "", *(f"- {line}" for line in rest)]) + "\n" for first, *rest in told]
+    lines = [*map(literal, [*grounds(found), open_questions([found])]), step]
+    lines += map(literal, details(found) if explain else [])
+    return "\n".join([f"**{literal(headline)}**", "", *(f"- {line}" for line in lines if line)]) + "\n"
 
 
 def lead(found: Recommendation, topic: str = "") -> str:
@@ -168,7 +164,8 @@ def _claim(found: Recommendation) -> str:
     if not found.best:
         return "No cell was measured that could be recommended"
     if found.low is None:
-        few = f" on {_draws(found)}" if found.draws else ""
+        what = "prompt" if found.draws == found.prompts else "turn"
+        few = f" on {counted(found.draws, what)}" if found.draws else ""
         speedup = f"{formatted(found.speedup, '.2f')}× as fast"
         return f"With {found.best}, decoding is {speedup}{few}, which gives no interval: measure more prompts"
     leaning = found.leaning or found.answer
@@ -203,10 +200,6 @@ def _outlook(found: Recommendation) -> str:
     return "" if found.reasons else "; it is 1 within what was measured"
 
 
-def _draws(found: Recommendation) -> str:
-    return counted(found.draws or 0, "prompt" if found.draws == found.prompts else "turn")
-
-
 # --- the supporting numbers -------------------------------------------------------------------------------------------
 
 
@@ -231,31 +224,24 @@ def _figures(found: Recommendation) -> list[str]:
     repeats = f" × {found.repeat}" if (found.repeat or 1) > 1 else ""
     prompts = counted(found.prompts, "prompt") if found.prompts else "– prompts"
     flat = f"   optimum flat: K = {found.near_best} within 1 %" if set(found.near_best) & set("-,") else ""
-    rates = (
-        f"{formatted(found.baseline_tokens_per_second, '.1f')} → {formatted(found.tokens_per_second, '.1f')} tokens/s"
-    )
+    speeds = [formatted(value, ".1f") for value in (found.baseline_tokens_per_second, found.tokens_per_second)]
+    # If one pass drafts all tokens of a round, c falls with K, and the pass does not.
+    whole = f" ({formatted(found.c_round)} a round, with any K)" if found.at_once else ""
     return [
         f"speedup {formatted(found.speedup)}× {interval_text(found.low, found.high)} 95 %{wider} "
-        f"(paired by prompt, {prompts}{repeats})   {rates}   {place}",
+        f"(paired by prompt, {prompts}{repeats})   {' → '.join(speeds)} tokens/s   {place}",
         f"predicted {formatted(found.predicted)}×   calibrated (with measured costs) {formatted(found.calibrated)}×   "
         f"alpha {formatted(found.alpha)} {interval_text(found.alpha_low, found.alpha_high)}   "
-        f"{_cost(found)}{flat}",
+        f"c {formatted(found.c)}{whole}{flat}",
     ]
-
-
-def _cost(found: Recommendation) -> str:
-    """c; if one pass drafts all tokens of a round, also that pass: c falls with K, and the pass does not."""
-    whole = f" ({formatted(found.c_round)} a round, with any K)" if found.at_once else ""
-    return f"c {formatted(found.c)}{whole}"
 
 
 def _remarks(found: Recommendation) -> list[str]:
     even = ""
     if found.break_even_alpha is not None:
         value = formatted(found.break_even_alpha)
-        even = "break-even: by the formula alpha above " + (
-            f"{value} with K = {found.k}" if found.at_once else f"c ({value})"
-        )
+        least = f"{value} with K = {found.k}" if found.at_once else f"c ({value})"
+        even = f"break-even: by the formula alpha above {least}"
         if found.break_even_alpha_measured is not None:
             measured = formatted(found.break_even_alpha_measured)
             even += f"; with the costs measured for {found.best}: alpha above {measured}"

@@ -21,6 +21,7 @@ from specbench.show.engines import published_table
 from specbench.show.fitting import draw
 from specbench.show.fleet import Line, fleet_table
 from specbench.show.run_output import Shown, print_run, rendered
+from specbench.show.table import framed
 from specbench.theory.fleet import Engine, Load, simulate
 from specbench.wording import Row
 from tests.support.beliefs import ROUNDS, believing
@@ -187,8 +188,8 @@ def noise() -> Scene:
         return cell(*(sample(f"p{n}", turn=n, **arm) for n, arm in enumerate(arms)), method="baseline", k=0)
 
     rows = [documents.noise_row(twice(*steps)) for steps in ((0.010, 0.011, 0.009, 0.010), (0.0119, 0.0120, 0.0121))]
-    grid = documents.noise_grid(rows)
-    return [documents.noise_table(grid)], documents.noise_markdown(grid) + "\n".join(documents.noise_notes(rows))
+    cells = documents.noise_grid(rows)
+    return [framed(cells[0], cells[1:])], documents.noise_markdown(cells) + "\n".join(documents.noise_notes(rows))
 
 
 def certified() -> Scene:

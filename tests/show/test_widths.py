@@ -18,7 +18,7 @@ from specbench.measure.fit import Needed
 from specbench.models.execution.compiled import COMPILING
 from specbench.results.documents import About
 from specbench.show import run_output
-from specbench.show.checks import memory_table, needed_table
+from specbench.show.checks import memory_table
 from specbench.show.fitting import COMMAND, Fitted, draw, screen
 from specbench.show.run_output import Shown
 from specbench.show.table import print_table
@@ -55,9 +55,8 @@ def live() -> None:
 def checked() -> None:
     """What a pair needs, some of it of long names, and the memory that it takes."""
     models = [Needed(role, name, f"snapshots/{name}", "here", 16_000_000_000) for role, name in LLAMAS.items()]
-    print_table(
-        "what it needs", needed_table([*models, Needed("data set", "xsum", "hub", "to fetch", 5, "hf download")])
-    )
+    data = Needed("data set", "xsum", "hub", "to fetch", 5, "hf download")
+    print_table("what it needs", [one.line for one in (*models, data)])
     parts = [Part(role, "packed weights", 16_000_000_000) for role in LLAMAS]
     print_table("memory of cuda", memory_table(Fit("cuda", Demand(parts, 0), 80_000_000_000, 10**9)))
     say(Console(), ["memory is just enough, by an estimate that may be off by 10 %: about 32 of 80 GB on cuda"])
