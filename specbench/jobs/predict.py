@@ -11,8 +11,7 @@ from specbench.errors import UsageError
 from specbench.judge.fleet import NEEDED as FLEET_NEEDS
 from specbench.judge.fleet import Arm, arms, lengths
 from specbench.judge.predictions import NEEDED, predictions, read_cell
-from specbench.show.fleet import Line, print_fleet
-from specbench.show.predictions import print_forecast, print_measured, print_predictions
+from specbench.show.predictions import Line, print_fleet, print_forecast, print_measured, print_predictions
 from specbench.show.text import Format
 from specbench.theory.fleet import Load, simulate
 from specbench.wording import clean, clean_path, resume_command

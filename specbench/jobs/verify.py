@@ -45,7 +45,7 @@ from specbench.results.documents import GREEDY, SURPRISE, Certificate, Check
 from specbench.results.machine import command_line, environment, now
 from specbench.show import documents as shown
 from specbench.show import run_output
-from specbench.show.checks import memory_rows, memory_table
+from specbench.show.documents import memory_rows, memory_table
 from specbench.show.fitting import draw, screen
 from specbench.show.table import print_records
 from specbench.show.text import Format

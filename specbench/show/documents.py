@@ -1,4 +1,4 @@
-"""The results of `calibrate`, `noise` and `verify`, as tables for readers and rows for programs."""
+"""The results of `calibrate`, `noise`, `verify`, `check` and `design-draft`, for readers and for programs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,9 +11,10 @@ from specbench.results.documents import GREEDY, LEANING, PROOF, RESCORED, SURPRI
 from specbench.results.noise import faults, steadiness
 from specbench.results.samples import by_prompt, speedup_of
 from specbench.show.fitting import Fitted
-from specbench.show.table import Numbers, framed
-from specbench.show.text import NOTHING, markdown_table, one_line, paragraphs, short_dataset
-from specbench.wording import Row, literal
+from specbench.show.table import Numbers, framed, print_records
+from specbench.show.text import NOTHING, Format, markdown_table, one_line, paragraphs, short_dataset
+from specbench.theory.memory import Fit
+from specbench.wording import Row, formatted, gigabytes, literal, number_in, text_in
 
 
 def calibration_tables(found: Calibration) -> list[Numbers]:
@@ -266,3 +267,73 @@ def certificate_summary(found: Certificate) -> str:
     if found.failed:
         return f"NOT LOSSLESS: {len(found.failed)} of {len(found.checks)} checks failed ({fine or 'none passed'})"
     return f"{'INCOMPLETE' if found.broken else 'LOSSLESS'} as far as was checked: {fine}"
+
+
+# --- memory of a run --------------------------------------------------------------------------------------------------
+
+
+def memory_rows(fit: Fit) -> list[dict[str, Any]]:
+    """Rows for programs: the memory of every role, the total, and the free memory."""
+    parts = [{"kind": "memory", "what": part.kind, "name": part.role, "bytes": part.size} for part in fit.demand.parts]
+    total = {"kind": "memory", "what": "total", "name": fit.device, "bytes": fit.total}
+    return [*parts, total, {"kind": "memory", "what": "free", "name": fit.device, "bytes": fit.free}]
+
+
+def memory_table(fit: Fit) -> list[dict[str, Any]]:
+    rows = [{"role": part.role, "takes": part.kind, "memory": gigabytes(part.size)} for part in fit.demand.parts]
+    rows.append({"role": "all", "takes": "", "memory": gigabytes(fit.total)})
+    if fit.used:
+        rows.append({"role": "this process", "takes": "already", "memory": gigabytes(fit.used)})
+    if fit.free is not None:
+        rows.append({"role": fit.device, "takes": "free", "memory": gigabytes(fit.free)})
+    if fit.host is not None:
+        rows.append({"role": "host", "takes": "while reading weights", "memory": gigabytes(fit.demand.loading)})
+        rows.append({"role": "host", "takes": "free", "memory": gigabytes(fit.host)})
+    return rows
+
+
+# --- design table -----------------------------------------------------------------------------------------------------
+
+COUNTED = {"all": "all parameters, embedding included", "layers": "parameters in layers, without the embedding"}
+
+
+def print_design(rows: Sequence[Row], style: Format) -> None:
+    """Print the rows of a design, every column for programs."""
+    print_records(rows, {title(rows): [line(row) for row in rows]}, style)
+
+
+def title(rows: Sequence[Row]) -> str:
+    """The title of the table."""
+    counted = COUNTED.get(text_in(rows[0], "budget_counts"), "parameters") if rows else "parameters"
+    return (
+        f"Shapes within each parameter budget (1M-2x128: 1M, 2 layers, width 128; counted are {counted}), the fastest "
+        "measured one first; predicted and measured: tokens per second at the best K"
+    )
+
+
+def line(row: Row) -> dict[str, Any]:
+    """A row for readers."""
+    return {
+        "shape": text_in(row, "name"),
+        "depth": text_in(row, "layers"),
+        "width": text_in(row, "hidden"),
+        "heads": text_in(row, "heads"),
+        "parameters": formatted(number_in(row, "parameters"), ",.0f"),
+        "in layers": formatted(number_in(row, "parameters_in_layers"), ",.0f"),
+        "latency_ms": spread(row, "latency_ms", ("latency_low_ms", "latency_high_ms"), ".3g"),
+        "c": formatted(number_in(row, "c"), ".3f"),
+        "alpha": formatted(number_in(row, "alpha"), ".3f"),
+        "K": text_in(row, "k") or "–",
+        "tokens/round": formatted(number_in(row, "tokens_per_round"), ".2f"),
+        "predicted": formatted(number_in(row, "tokens_per_second_predicted"), ".1f"),
+        "measured": formatted(number_in(row, "tokens_per_second"), ".1f"),
+        "speedup": spread(row, "speedup", ("speedup_low", "speedup_high"), ".3f"),
+        "front": {"True": "yes", "False": "no"}.get(str(row.get("on_front")), "–"),
+        "training": text_in(row, "reached"),
+    }
+
+
+def spread(row: Row, column: str, bounds: tuple[str, str], form: str) -> str:
+    """A number with its bounds."""
+    value, low, high = (formatted(number_in(row, name), form) for name in (column, *bounds))
+    return value if NOTHING in (low, high) else f"{value} [{low}, {high}]"

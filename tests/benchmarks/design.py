@@ -12,7 +12,7 @@ from pathlib import Path
 
 from specbench.cli.app import app
 from specbench.jobs.training.design import DOCUMENT
-from specbench.show.checks import line, title
+from specbench.show.documents import line, title
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Sheet
 

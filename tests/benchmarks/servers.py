@@ -28,7 +28,7 @@ from specbench.jobs.predict import Servers, lines
 from specbench.judge.fleet import Arm, arms
 from specbench.results.numbers import REQUESTS
 from specbench.results.statistics import FEWEST
-from specbench.show.fleet import Line
+from specbench.show.predictions import Line
 from specbench.spec import RunSpec
 from specbench.theory.fleet import Served
 from tests.benchmarks import harness

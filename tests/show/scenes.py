@@ -19,7 +19,7 @@ from specbench.results.samples import Sample
 from specbench.show import compare, documents
 from specbench.show.engines import published_table
 from specbench.show.fitting import draw
-from specbench.show.fleet import Line, fleet_table
+from specbench.show.predictions import Line, fleet_table
 from specbench.show.run_output import Shown, print_run, rendered
 from specbench.show.table import framed
 from specbench.theory.fleet import Engine, Load, simulate

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from specbench.show.checks import line, print_design
+from specbench.show.documents import line, print_design
 from tests.support.designs import decoded, found
 
 PLAIN = found()

@@ -18,7 +18,7 @@ from specbench.measure.fit import Needed
 from specbench.models.execution.compiled import COMPILING
 from specbench.results.documents import About
 from specbench.show import run_output
-from specbench.show.checks import memory_table
+from specbench.show.documents import memory_table
 from specbench.show.fitting import COMMAND, Fitted, draw, screen
 from specbench.show.run_output import Shown
 from specbench.show.table import print_table

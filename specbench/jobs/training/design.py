@@ -38,7 +38,7 @@ from specbench.results.named_runs import write_csv
 from specbench.results.numbers import timing
 from specbench.results.reading import DESCRIPTION, read_run
 from specbench.results.samples import Sample
-from specbench.show import checks
+from specbench.show import documents
 from specbench.show.report import page as report_page
 from specbench.show.text import Format
 from specbench.spec import BASELINE, RunSpec
@@ -58,7 +58,7 @@ GO_ON = "the same command continues it"
 
 def start(design: "Design", style: Format) -> None:
     found, lines = design.carried_out()
-    checks.print_design(found.rows, style)
+    documents.print_design(found.rows, style)
     say(design.err, [*lines, f"results: {clean_path(design.place)}"])
 
 
