@@ -15,7 +15,7 @@ from rich.text import Text
 from specbench.judge.advice import drafts_trees
 from specbench.judge.candidates import BestK, best_ks, vllm_schedule
 from specbench.show.fitting import Fitted
-from specbench.show.table import Table
+from specbench.show.table import Table, unbroken
 from specbench.show.tables import CellText, Columns, depth, fastest
 from specbench.show.text import (
     NOTHING,
@@ -175,14 +175,14 @@ def level_lines(rows: Sequence[Row], names: Sequence[str], text: CellText = cell
     ]
 
 
+def is_timed(row: Row) -> bool:
+    """Whether all terms of the waterfall of a cell are known."""
+    return all(is_number(row.get(column)) for _, column, _ in STAGES if column not in OF_SOME)
+
+
 def why_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
     """From predicted to measured speedup, a line per cell with timed phases, if any. Terms add up to the sums."""
-    needed = [column for _, column, _ in STAGES if column not in OF_SOME]
-    timed = [
-        (row, name)
-        for row, name in zip(rows, names, strict=True)
-        if all(is_number(row.get(column)) for column in needed)
-    ]
+    timed = [(row, name) for row, name in zip(rows, names, strict=True) if is_timed(row)]
     if not timed:
         return []
     stages = stages_of([row for row, _ in timed])
@@ -199,10 +199,10 @@ def why_tables(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
     return [table]
 
 
-def waterfalls(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
+def waterfalls(rows: Sequence[Row]) -> list[Table]:
     """The fastest of these cells as a waterfall: a bar for every sum, and for every term the step between two sums."""
     place = fastest(rows)
-    if place is None or not why_tables([rows[place]], [names[place]]):
+    if place is None or not is_timed(rows[place]):
         return []
     row, reached, lines = rows[place], 0.0, []
     stages = stages_of([row])
@@ -212,7 +212,7 @@ def waterfalls(rows: Sequence[Row], names: Sequence[str]) -> list[Table]:
         low, high = (0.0, value) if is_sum else sorted((reached, reached + value))
         first, last = round(low * scale), round(high * scale)
         bar = " " * first + ("█" if is_sum else "▒" if value < 0 else "▓") * (last - first)
-        lines.append([label.replace("-\n", "").replace("\n", " "), amount(value, is_sum).rjust(7), bar])
+        lines.append([unbroken(label), amount(value, is_sum).rjust(7), bar])
         reached = value if is_sum else reached + value
     title = f"\nfrom the formula to the measurement · {cell_name(row, rows)}"
     return [Table(title, ("", "speedup", ""), lines, left=3, legend="▒ lost, ▓ gained on the way to the next sum")]

@@ -7,7 +7,7 @@ not a terminal, tables are never split.
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -66,17 +66,6 @@ class ColumnWidths:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """The width of borders and padding: of the first column of a table, and of every further one."""
-
-    first: int
-    further: int
-
-    def around(self, columns: int) -> int:
-        return self.first + self.further * (columns - 1)
-
-
-@dataclass(frozen=True)
 class Fitted:
     """A table that is shown completely on any screen.
 
@@ -95,24 +84,29 @@ class Fitted:
         made.columns = [replace(column, header=joined(column.header)) for column in self.table.columns]
         drawn = (part(self.table, [0] * n, [1] * n, None) for n in (1, 2))
         one, two = (Measurement.get(console, options.update_width(ENDLESS), some).maximum for some in drawn)
-        frame, whole = Frame(one - 1, two - one - 1), replace(self, table=made)
-        natural = frame.around(len(self.table.columns)) + sum(s.natural for s in whole.spans(console, options))
-        yield from (whole if natural <= options.max_width else self).fitted(frame, console, options)
+
+        def around(columns: int) -> int:
+            """The width of borders and padding."""
+            return one - 1 + (two - one - 1) * (columns - 1)
+
+        whole = replace(self, table=made)
+        natural = around(len(self.table.columns)) + sum(s.natural for s in whole.spans(console, options))
+        yield from (whole if natural <= options.max_width else self).fitted(around, console, options)
 
     def spans(self, console: Console, options: ConsoleOptions) -> list[ColumnWidths]:
         """The widths of all columns."""
         easy = READ if self.records else FOLDED
         return [widths_of(column, n < self.keys, easy, console, options) for n, column in enumerate(self.table.columns)]
 
-    def fitted(self, frame: Frame, console: Console, options: ConsoleOptions) -> RenderResult:
+    def fitted(self, around: Callable[[int], int], console: Console, options: ConsoleOptions) -> RenderResult:
         """The table, its parts, or its rows as blocks."""
         spans = self.spans(console, options)
-        needed = frame.around(len(spans)) + sum(span.least for span in spans)
+        needed = around(len(spans)) + sum(span.least for span in spans)
         wide = options.max_width if console.is_terminal else max(options.max_width, needed)
         if self.records and needed > wide and any(span.natural > wide // 2 for span in spans[self.keys :]):
             yield from blocks(self.table)
             return
-        for drawn in self.parts(spans if needed <= wide else self.short(spans, wide), frame, wide):
+        for drawn in self.parts(spans if needed <= wide else self.short(spans, wide), around, wide):
             yield from console.render(drawn, options.update_width(wide))
 
     def short(self, spans: Sequence[ColumnWidths], wide: int) -> list[ColumnWidths]:
@@ -121,25 +115,25 @@ class Fitted:
         least = squeezed(keys, 2 * wide // 3)
         return [*(replace(key, least=width) for key, width in zip(keys, least, strict=True)), *spans[self.keys :]]
 
-    def parts(self, spans: Sequence[ColumnWidths], frame: Frame, wide: int) -> Iterator[Table]:
+    def parts(self, spans: Sequence[ColumnWidths], around: Callable[[int], int], wide: int) -> Iterator[Table]:
         """The tables below each other, with the title above the first."""
-        for number, columns in enumerate(self.balanced(spans, frame, wide)):
-            widths = allotted([spans[i] for i in columns], wide - frame.around(len(columns)))
+        for number, columns in enumerate(self.balanced(spans, around, wide)):
+            widths = allotted([spans[i] for i in columns], wide - around(len(columns)))
             yield part(self.table, columns, widths, None if number else self.table.title)
 
-    def balanced(self, spans: Sequence[ColumnWidths], frame: Frame, wide: int) -> list[list[int]]:
+    def balanced(self, spans: Sequence[ColumnWidths], around: Callable[[int], int], wide: int) -> list[list[int]]:
         """The columns of the fewest possible parts, with about equal widths."""
-        fewest = len(self.split(spans, frame, wide))
-        tried = (self.split(spans, frame, width) for width in range(1, wide + 1))
+        fewest = len(self.split(spans, around, wide))
+        tried = (self.split(spans, around, width) for width in range(1, wide + 1))
         return next(found for found in tried if len(found) == fewest)
 
-    def split(self, spans: Sequence[ColumnWidths], frame: Frame, wide: int) -> list[list[int]]:
+    def split(self, spans: Sequence[ColumnWidths], around: Callable[[int], int], wide: int) -> list[list[int]]:
         """The columns of every part: the keys, then as many groups as fit, and at least one."""
         keys, found = [*range(self.keys)], list[list[int]]()
         for start in range(self.keys, len(spans), self.together):
             group = [*range(start, min(start + self.together, len(spans)))]
             both = [*found[-1], *group] if found else []
-            if both and frame.around(len(both)) + sum(spans[i].least for i in both) <= wide:
+            if both and around(len(both)) + sum(spans[i].least for i in both) <= wide:
                 found[-1] = both
             else:
                 found.append([*keys, *group])

@@ -37,7 +37,7 @@ from specbench.show.engines import engines_table
 from specbench.show.fitting import draw, sentence
 from specbench.show.requests import served_tables
 from specbench.show.table import Table
-from specbench.show.tables import batch_table, cells_tables, context_table, fastest, methods_table, sweep_tables
+from specbench.show.tables import batch_table, cells_table, context_table, fastest, methods_table, sweep_tables
 from specbench.show.text import (
     FEW,
     Format,
@@ -52,6 +52,7 @@ from specbench.show.text import (
     method_name,
     name_among,
     one_line,
+    pair_name,
 )
 from specbench.show.verdict import details, paragraphs, together
 from specbench.wording import Row, clean, counted, formatted, grouped, literal, number_in
@@ -133,7 +134,7 @@ def tables(rows: Sequence[Row], shown: Shown, *, screen: bool) -> Iterator[Table
     Without --explain: the cells, and tables that are the purpose of a run: the best K by batch, latencies of
     servers, and on a screen engines.
     """
-    yield from cells_tables(rows)
+    yield from map(cells_table, grouped(rows, pair_name))
     if shown.explain:
         yield from reasons(rows, screen=screen)
         yield from map(context_table, by_context(rows))
@@ -162,14 +163,14 @@ def reasons(rows: Sequence[Row], *, screen: bool) -> Iterator[Table | SideBySide
         return
     for some, group in sweeps:
         names = list(map(lookahead, group))
-        yield from (*some, *levels_tables(group, names), *why_tables(group, names), *waterfalls(group, names))
+        yield from (*some, *levels_tables(group, names), *why_tables(group, names), *waterfalls(group))
     for table, group in zip(methods, listed, strict=True):
         names = list(map(method_name, group))
-        yield from (table, *why_tables(group, names), *waterfalls(group, names))
+        yield from (table, *why_tables(group, names), *waterfalls(group))
     for few in (alone[i : i + FEW] for i in range(0, len(alone), FEW)):
         names = [name_among(row, few) for row in few]
         yield SideBySide(few)
-        yield from [*levels_tables(few, names), *why_tables(few, names), *waterfalls(few, names)]
+        yield from [*levels_tables(few, names), *why_tables(few, names), *waterfalls(few)]
 
 
 def category_tables(rows: Sequence[Row], categories: Sequence[Row]) -> Iterator[Table]:

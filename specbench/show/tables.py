@@ -79,11 +79,6 @@ OF_COLUMNS = "tokens / pass: emitted per pass of the target; accept rate: accept
 OF_SEVERAL = "95 % interval: of this row alone; the answer's is wider, because its row is the best of several"
 
 
-def cells_tables(rows: Sequence[Row]) -> list[Table]:
-    """The table of every pair of models."""
-    return [cells_table(some) for some in grouped(rows, pair_name)]
-
-
 def cells_table(rows: Sequence[Row]) -> Table:
     """Every cell of a pair as a line; methods by speedup, the best lossless cell of every question in bold."""
     ordered = by_speedup(rows)

@@ -220,7 +220,7 @@ def test_a_single_k_has_no_curves_one_batch_no_series_and_many_curves_as_many_as
     assert figures_by_k.over_contexts([row | {"context": 1000} for row in BATCHES]) == []
     assert figures_why.cost_against_width([], "third") is None
     believed = RUNS["schedules"]()[1].belief_rows()
-    curves = [figures_why.Curve(f"cell {n}", str(n), 0.1, 0.1, believed) for n in range(9)]
+    curves = [(f"cell {n}", {"cell": n, "belief_ece": 0.1, "belief_ece_if_exact": 0.1}, believed) for n in range(9)]
     assert len(set(drawn(figures_why.reliability(curves)).owners.values())) == 6
     assert figures_why.reliability([]) is None
 

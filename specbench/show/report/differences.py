@@ -1,7 +1,4 @@
-"""Two runs side by side, as data for a report: their differing conditions, every number of both, and the tests.
-
-The tests are those of `specbench compare`, on the journals.
-"""
+"""Two runs side by side, for a report: differing conditions, numbers of both, and the tests of `specbench compare`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +7,7 @@ from pathlib import Path
 
 from specbench.errors import UsageError
 from specbench.judge.compare import Comparison, Finding, Policy, compare_runs
-from specbench.judge.matching import ASKED, FURTHER, Match, Record, matched
+from specbench.judge.matching import ASKED, FURTHER, Record, matched
 from specbench.results.cells import MEASURED, Cell
 from specbench.results.machine import PEAKS
 from specbench.results.named_runs import as_text
@@ -72,10 +69,13 @@ def difference(one: Side, other: Side) -> Difference:
     """Compare `other` with `one`."""
     names = [one.name, other.name] if one.name != other.name else [f"{one.name} (first)", f"{other.name} (second)"]
     before, after = one.records(), other.records()
-    pairs, missing = paired(before, after)
-    both = [(match.cell, rows_of(match.pairs[0], one, other)) for match in pairs]
+    try:
+        pairs, missing = matched([before], [after])
+    except UsageError:  # a run has a question twice, distinguished only by names
+        pairs, missing = [], []
+    first, second = ({text_in(row, "cell"): row for row in side.rows} for side in (one, other))
+    both = [(m.cell, (first[a["cell"]], second[b["cell"]])) for m in pairs for a, b in m.pairs[:1]]
     tested = compare_runs([before], [after], Policy()) if pairs else Comparison((), ())
-    untested = "" if pairs else UNTESTED
     if not pairs:
         both, missing = alike(one.rows, other.rows)
     changes = {(found.cell, found.metric): found for found in tested.findings}
@@ -87,26 +87,9 @@ def difference(one: Side, other: Side) -> Difference:
         lines=lines,
         findings=list(map(cells_of, tested.findings)),
         missing=[clean(text, 400) for text in missing],
-        untested=untested,
+        untested="" if pairs else UNTESTED,
         picture=two_runs(names, both),
     )
-
-
-def paired(before: Sequence[Record], after: Sequence[Record]) -> tuple[list[Match], list[str]]:
-    """The cells with the same question; empty if a run has a question twice, distinguished only by names."""
-    try:
-        return matched([before], [after])
-    except UsageError:
-        return [], []
-
-
-def rows_of(pair: tuple[Record, Record], one: Side, other: Side) -> RowPair:
-    """The rows behind two records."""
-    before, after = (
-        next(row for row in side.rows if text_in(row, "cell") == found["cell"])
-        for side, found in zip((one, other), pair, strict=True)
-    )
-    return before, after
 
 
 def alike(before: Sequence[Row], after: Sequence[Row]) -> tuple[list[tuple[str, RowPair]], list[str]]:
@@ -151,16 +134,14 @@ def lines_of(name: str, pair: RowPair, changes: Mapping[tuple[str, str], Finding
         return [[name, "status", *(text_in(row, "status") for row in pair), "", ""]]
     found = []
     for label, column in NUMBERS:
-        texts = [gigabytes(row, column) if column in PEAKS else cell_text(row, column) for row in pair]
         before, after = (float_in(row, column) for row in pair)
+        texts = [cell_text(row, column) for row in pair]
+        if column in PEAKS:
+            texts = [f"{value / GB:.2f}" for value in (before, after)]
         if before == before and after == after:
             change = percent(after / before - 1) if before else "–"
             found.append([name, label, *texts, change, told(changes.get((name, column)))])
     return found
-
-
-def gigabytes(row: Row, column: str) -> str:
-    return f"{float_in(row, column) / GB:.2f}"
 
 
 def told(finding: Finding | None) -> str:

@@ -5,7 +5,8 @@ A function returns None if the rows lack its data.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from matplotlib.ticker import MaxNLocator
@@ -34,8 +35,9 @@ from specbench.show.report.figure import (
 from specbench.show.report.figures_by_k import method
 from specbench.show.table import unbroken
 from specbench.show.text import NOTHING, cell_text
-from specbench.wording import Row
+from specbench.wording import Row, text_in
 
+Curve = tuple[str, Row, Sequence[Row]]  # a cell: its name, its row, and its judged tokens by predicted acceptance
 DRAFT = "draft"  # for this model, width is the number of tokens drafted sequentially
 WATERFALL = Sheet(
     "waterfall",
@@ -160,10 +162,7 @@ CATEGORIES = {  # by their columns
 
 
 def by_category(lines: Mapping[str, Sequence[Row]], column: str = "speedup") -> Picture | None:
-    """One row of markers per category, a marker per cell; None for fewer than two drawable categories.
-
-    column: one of `CATEGORIES`.
-    """
+    """One row of markers per category, a marker per cell; None for fewer than two drawable categories."""
     shown = {
         name: [row for row in several(rows) if math.isfinite(float_in(row, column))]
         for name, rows in [*lines.items()][:CELLS]
@@ -277,22 +276,11 @@ RELIABILITY = Sheet(
 )
 
 
-@dataclass(frozen=True)
-class Curve:
-    """The curve of a cell: name and key, calibration error, and the error expected of exact predictions."""
-
-    name: str
-    cell: str
-    error: float
-    if_exact: float
-    rows: Sequence[Row]
-
-    def tip(self, row: Row) -> str:
-        """The text of a point."""
-        return (
-            f"{short(self.name, 60)}, {row['low']:.1f}–{row['high']:.1f}: {row['believed']:.3f} predicted, "
-            f"{row['accepted']:.3f} accepted, {row['tests']:,} tokens"
-        )
+def belief_tip(name: str, row: Row) -> str:
+    return (
+        f"{name}, {row['low']:.1f}–{row['high']:.1f}: {row['believed']:.3f} predicted, "
+        f"{row['accepted']:.3f} accepted, {row['tests']:,} tokens"
+    )
 
 
 def reliability(curves: Sequence[Curve]) -> Picture | None:
@@ -302,10 +290,11 @@ def reliability(curves: Sequence[Curve]) -> Picture | None:
     with RELIABILITY.begun(RELIABILITY.height) as picture:
         upper, lower = (Panel(picture, axes) for axes in picture.figure.subplots(2, sharex=True, height_ratios=(3, 1)))
         upper.axes.plot((0, 1), (0, 1), **DASHED)
-        for place, one in enumerate(curves[:CELLS]):
-            own, label = look(place), f"{short(one.name, 40)}: ECE {one.error:.3f} ({one.if_exact:.3f})"
-            upper.line(one.rows, ("believed", "accepted"), one.tip, label, own, cell=one.cell)
-            picture.own(one.cell, lower.axes.plot(floats_in(one.rows, "believed"), floats_in(one.rows, "tests"), **own))
+        for place, (name, row, bins) in enumerate(curves[:CELLS]):
+            own, cell, tip = look(place), text_in(row, "cell"), partial(belief_tip, short(name, 60))
+            label = f"{short(name, 40)}: ECE {row['belief_ece']:.3f} ({row['belief_ece_if_exact']:.3f})"
+            upper.line(bins, ("believed", "accepted"), tip, label, own, cell=cell)
+            picture.own(cell, lower.axes.plot(floats_in(bins, "believed"), floats_in(bins, "tests"), **own))
         upper.axes.set(xlim=(0, 1.02), ylim=(0, 1.02), ylabel=RELIABILITY.y)
         lower.axes.set(ylabel="tokens", xlabel=RELIABILITY.x)
         lower.axes.set_ylim(bottom=0)

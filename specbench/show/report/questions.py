@@ -107,7 +107,7 @@ def question(
         rows=rows,
         ranked=ranked(rows),
         best=best[1] if best else None,
-        pictures=list(pictures(cells, rows, best)),
+        pictures=list(pictures(cells, rows, pairs, best)),
         categories=by_category(cells, rows),
     )
 
@@ -117,7 +117,9 @@ def identity(found: Recommendation | RunSpec) -> tuple[str, str, float | None, i
     return found.method, found.schedule, found.confidence, found.k
 
 
-def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] | None) -> Iterator[Picture]:
+def pictures(
+    cells: Sequence[Cell], rows: Sequence[Row], measured: Sequence[tuple[Cell, Row]], best: tuple[Cell, Row] | None
+) -> Iterator[Picture]:
     """The figures of a question for which its cells have data."""
     lines = figures_by_k.by_method(rows)
     found = [
@@ -130,8 +132,7 @@ def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] 
     ]
     if best is not None:
         cell, row = best
-        measured = [pair for pair in zip(cells, rows, strict=True) if math.isfinite(float_in(pair[1], "speedup"))]
-        ordered = sorted(measured, key=lambda pair: -float_in(pair[1], "speedup"))
+        ordered = sorted(measured, key=lambda pair: -pair[1]["speedup"])
         fastest = [group[0] for group in grouped(ordered, lambda pair: text_in(pair[1], "method"))]
         categories = {label(row, rows): cell.category_rows() for cell, row in fastest}
         found += [
@@ -143,15 +144,9 @@ def pictures(cells: Sequence[Cell], rows: Sequence[Row], best: tuple[Cell, Row] 
 
 
 def curves(cells: Sequence[Cell], rows: Sequence[Row]) -> list[figures_why.Curve]:
-    """Reliability curves of the cells, fastest first; without cells that predict no acceptance."""
+    """Predicted acceptance of the cells, fastest first; without cells that predict none."""
     ordered = sorted(zip(rows, cells, strict=True), key=lambda one: -float_in(one[0], "speedup"))
-    return [
-        figures_why.Curve(
-            label(row, rows), cell.spec.key, row["belief_ece"], row["belief_ece_if_exact"], cell.belief_rows()
-        )
-        for row, cell in ordered
-        if row["belief_tests"]
-    ]
+    return [(label(row, rows), row, cell.belief_rows()) for row, cell in ordered if row["belief_tests"]]
 
 
 def tested(cells: Sequence[Cell]) -> list[int]:
@@ -161,10 +156,7 @@ def tested(cells: Sequence[Cell]) -> list[int]:
 
 
 def by_category(cells: Sequence[Cell], rows: Sequence[Row]) -> list[tuple[str, Sequence[Row]]]:
-    """The cells with several categories: what distinguishes each among them, and its lines by category.
-
-    A category with one prompt has no line.
-    """
+    """The cells with several categories of several prompts: what distinguishes each, and its lines by category."""
     found = [(label(row, rows), several(cell.category_rows())) for cell, row in zip(cells, rows, strict=True)]
     return [(name, lines) for name, lines in found if lines]
 
