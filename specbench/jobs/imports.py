@@ -20,7 +20,7 @@ from specbench.judge.requests import Traffic, compared
 from specbench.metrics import limits_of
 from specbench.results.latency import Request
 from specbench.results.named_runs import read_json
-from specbench.show.requests import print_requests, sentence_of
+from specbench.show.engines import print_requests, sentence_of
 from specbench.show.text import Format
 from specbench.wording import clean, clean_path, first_line
 

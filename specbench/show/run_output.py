@@ -33,9 +33,8 @@ from specbench.show.details import (
     waterfalls,
     why_tables,
 )
-from specbench.show.engines import engines_table
+from specbench.show.engines import engines_table, served_tables
 from specbench.show.fitting import draw, sentence
-from specbench.show.requests import served_tables
 from specbench.show.table import Table
 from specbench.show.tables import batch_table, cells_table, context_table, fastest, methods_table, sweep_tables
 from specbench.show.text import (

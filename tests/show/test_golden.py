@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from specbench.results.cells import Cell
+from specbench.show.engines import by_load
 from specbench.show.report import figures_by_k, figures_methods, figures_why
 from specbench.show.report.figure import Picture
 from specbench.show.report.questions import questions
-from specbench.show.requests import by_load
 from specbench.show.text import by_batch, by_context
 from tests.show import scenes
 

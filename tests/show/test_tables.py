@@ -29,8 +29,7 @@ from specbench.show.details import (
     reliability_tables,
     why_tables,
 )
-from specbench.show.engines import engines_table
-from specbench.show.requests import served_tables, turning_said
+from specbench.show.engines import engines_table, served_tables, turning_said
 from specbench.show.run_output import FORMATS, Shown, category_tables, notes, print_run, rendered, told
 from specbench.show.tables import best, cells_table, conclusions, context_table, methods_table, sweep_tables
 from specbench.show.text import (

@@ -20,7 +20,7 @@ from specbench.results.machine import PEAKS
 from specbench.results.named_runs import MOST, read_json, read_table
 from specbench.results.reading import DESCRIPTION, edited, read_run
 from specbench.show.documents import LINES, certificate_records, word
-from specbench.show.engines import engines_table, published_table
+from specbench.show.engines import by_load, engines_table, published_table, served_tables
 from specbench.show.report import figures_methods
 from specbench.show.report.differences import Difference, Side, difference
 from specbench.show.report.figure import Picture, float_in
@@ -28,7 +28,6 @@ from specbench.show.report.figures_by_k import over_batches, over_contexts
 from specbench.show.report.figures_methods import GB, intervals
 from specbench.show.report.figures_why import cost_against_width
 from specbench.show.report.questions import Question, label, questions
-from specbench.show.requests import by_load, served_tables
 from specbench.show.run_output import notes
 from specbench.show.table import Table
 from specbench.show.tables import BATCH, batch_table, by_speedup, context_table, is_lossy

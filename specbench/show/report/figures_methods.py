@@ -12,6 +12,7 @@ from matplotlib import colormaps
 from matplotlib.patches import Rectangle
 
 from specbench.results.latency import PER_SECOND
+from specbench.show.engines import UNITS, Loads
 from specbench.show.report.figure import (
     BLUE,
     DASHED,
@@ -36,7 +37,6 @@ from specbench.show.report.figure import (
     spread,
 )
 from specbench.show.report.figures_by_k import Lines, every, is_sweep, mean_of_all, method, stacked
-from specbench.show.requests import UNITS, Loads
 from specbench.show.tables import by_speedup, is_lossy
 from specbench.show.text import lookahead, method_name
 from specbench.wording import Row, clean, text_in

@@ -130,19 +130,19 @@ def rendered(parts: Sequence[Part], album: Album) -> str:
 @cache
 def environment() -> Environment:
     """Templates of the package, with autoescape, and `printable` applied to all values."""
+    loader = PackageLoader("specbench", "assets/report")
     found = Environment(
-        loader=PackageLoader("specbench", "assets/report"),
+        loader=loader,
         autoescape=True,
         undefined=StrictUndefined,
         finalize=content.printable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals |= {**CONTENTS, "css": Markup(source(found, "report.css") + token_view.STYLE)}
-    script = source(found, "report.js")
+    css, script, glossary = (loader.get_source(found, name)[0] for name in ("report.css", "report.js", "glossary.yaml"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    found.globals |= {**CONTENTS, "css": Markup(css + token_view.STYLE), "glossary": yaml.safe_load(glossary)}
     found.globals |= {"script": Markup(script), "script_hash": f"sha256-{digest}"}
-    found.globals["glossary"] = yaml.safe_load(source(found, "glossary.yaml"))
     return found
 
 
@@ -150,8 +150,3 @@ def title(runs: Sequence[RunPart]) -> str:
     """The pairs of the page, the first few by name."""
     pairs = list(dict.fromkeys(pair_name(row) for run in runs for row in run.rows))
     return ", ".join(pairs[:3]) + (f" and {len(pairs) - 3} more" if len(pairs) > 3 else "") or "calibration"
-
-
-def source(found: Environment, name: str) -> str:
-    assert found.loader is not None
-    return found.loader.get_source(found, name)[0]
