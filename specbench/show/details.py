@@ -354,9 +354,8 @@ def reliability_tables(rows: Sequence[Row], found: Beliefs) -> list[Table]:
     first = [] if top is None else [believing[top]]
     ordered = [*first, *(row for row in believing if row not in first)]
     curves = [row for row in ordered if found.get(text_in(row, "cell"))][:MOST]
-    lines = [[name_among(row, rows), *(cell_text(row, column) for _, column in BELIEFS)] for row in believing]
-    header = ("", *(label for label, _ in BELIEFS))
-    errors = Table(BELIEFS_TITLE, header, lines, left=1, legend=BELIEFS_LEGEND)
+    shown = Columns((("", lambda row: name_among(row, rows)),), BELIEFS)
+    errors = shown.table(BELIEFS_TITLE, believing, left=1, above=(), legend=BELIEFS_LEGEND)
     return [errors, *([curves_table(curves, found)] if curves else [])]
 
 

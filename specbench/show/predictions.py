@@ -36,25 +36,20 @@ COSTS = {
 
 
 def print_forecast(basis: str, rows: Records, style: Format) -> None:
-    """The costs of a round by tier and context, and the best K for every alpha."""
-    print_tables(rows, forecast_tables(basis, rows), style, f"note: {basis}. {FORECAST}")
-
-
-def forecast_tables(basis: str, rows: Records) -> list[Numbers]:
-    """Costs are those at the best K of the highest alpha."""
+    """The costs of a round by tier and context, at the best K of the highest alpha; and the best K for every alpha."""
     levels = list(grouped(rows, lambda row: (row["tier"], row["batch"], row["context"])))
     keys = ("tier", "context", "batch")
     costs = {name: words for name, words in COSTS.items() if name in rows[0]}
     highest = [max(some, key=lambda row: row["alpha"]) for some in levels]
     lines = [(*level_of(row), str(row["k"]), *(short(row[name]) for name in costs)) for row in highest]
-    header = (*keys, "K", *costs.values())
     choices = [(*level_of(some[0]), *map(choice, some)) for some in levels]
     alphas = [f"alpha {row['alpha']:g}" for row in levels[0]]
     title = f"{rows[0]['hardware']}: costs of a round, {basis}"
-    return [
-        Numbers(title, header, lines, keys=3),
+    tables = [
+        Numbers(title, (*keys, "K", *costs.values()), lines, keys=3),
         Numbers("best K and speedup", (*keys, *alphas), choices, keys=3),
     ]
+    print_tables(rows, tables, style, f"note: {basis}. {FORECAST}")
 
 
 def level_of(row: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -79,7 +74,9 @@ def print_predictions(groups: Sequence[list[Prediction]], style: Format) -> None
 
 def print_measured(cells: list[Measured], style: Format) -> None:
     """One table of all cells."""
-    print_tables([asdict(cell) for cell in cells], [_cell_table(cells)], style, NOTE)
+    header = tuple(field.name.replace("_", " ") for field in fields(Measured))
+    table = Numbers("measured and predicted speedup", header, [tuple(map(text, astuple(c))) for c in cells], "", keys=3)
+    print_tables(list(map(asdict, cells)), [table], style, NOTE)
 
 
 def _prediction_table(group: list[Prediction]) -> Numbers:
@@ -93,12 +90,9 @@ def _prediction_table(group: list[Prediction]) -> Numbers:
         for row in group
     ]
     header = ("K", "expected tokens", "speedup", "operations", "accepted/drafted", "")
-    costs = f"{_cost(first)} {first.c:g}, c-hat{' of a round' * first.at_once} {first.c_hat:g}"
+    whole = " of a round" * first.at_once
+    costs = f"c{whole} {first.c:g}, c-hat{whole} {first.c_hat:g}"
     return Numbers(f"alpha {first.alpha:g}, {costs}", header, rows, _summary(first, [row.k for row in group]))
-
-
-def _cost(row: Prediction) -> str:
-    return "c of a round" if row.at_once else "c"
 
 
 def _summary(row: Prediction, asked: Sequence[int]) -> str:
@@ -121,12 +115,6 @@ def _summary(row: Prediction, asked: Sequence[int]) -> str:
         f"best K = {row.best_k} (speedup {row.best_speedup:.3f}{beyond}), within 1 %: {near}; "
         f"break-even at alpha {even} for this K, at alpha {row.c:g} (= c) for K = 1"
     )
-
-
-def _cell_table(cells: list[Measured]) -> Numbers:
-    header = tuple(field.name.replace("_", " ") for field in fields(Measured))
-    rows = [tuple(map(text, astuple(cell))) for cell in cells]
-    return Numbers("measured and predicted speedup", header, rows, "", keys=3)
 
 
 def text(value: object) -> str:

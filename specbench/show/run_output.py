@@ -128,11 +128,7 @@ def answers(rows: Sequence[Row], shown: Shown) -> list[Recommendation]:
 
 
 def tables(rows: Sequence[Row], shown: Shown, *, screen: bool) -> Iterator[Table | SideBySide]:
-    """All tables of a run in order: on a screen, or in Markdown.
-
-    Without --explain: the cells, and tables that are the purpose of a run: the best K by batch, latencies of
-    servers, and on a screen engines.
-    """
+    """All tables of a run in order; without --explain those that are the purpose of a run, engines on a screen."""
     yield from map(cells_table, grouped(rows, pair_name))
     if shown.explain:
         yield from reasons(rows, screen=screen)
@@ -191,22 +187,14 @@ def told(rows: Sequence[Row], found: Sequence[Recommendation], shown: Shown) -> 
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """All distinct notes on the cells of a run: how cells ended, then what was left out, then cell by cell."""
-    found = [
-        *circles(rows),
-        *remarkable(rows),
-        *costly_verification(rows),
-        *named(rows, few_prompts),
-        *named(rows, near_ties),
-    ]
+    found = [*circles(rows), *remarkable(rows), *costly_verification(rows)]
+    found += [*named(rows, few_prompts), *named(rows, near_ties)]
     found += [line for row in rows for line in (*losing(row), *experts_touched(row))]
     return [*endings(rows), *dict.fromkeys(found)]
 
 
 def brief(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
-    """The most important notes: all on cells that ended early, and a few of the others.
-
-    said: the doubts that the answers have reported already.
-    """
+    """The most important notes: all on cells that ended early, and a few of the others; said: doubts already told."""
     loaded = any(doubt.startswith(BUSY) for doubt in said)
     further = remarkable(rows, *([LOAD] if loaded else []), *said)
     shown = list(dict.fromkeys([*worst_circle(rows), *further]))
@@ -224,7 +212,7 @@ def endings(rows: Sequence[Row]) -> list[str]:
 def remarkable(rows: Sequence[Row], *said: str) -> list[str]:
     """Notes on measured cells, without loops and faults, which are reported elsewhere."""
     told = [(fault, row) for row in rows for fault in faults(row) if not (fault.doubt and fault.doubt in said)]
-    found = [*[f"{cell_names([row], rows)}: {fault.note}" for fault, row in worst_of(told)], *machine(rows, said)]
+    found = [*worst_of(told, rows), *machine(rows, said)]
     for part in (form, stopping, shared_time, held, learning, lossy):
         found += named(rows, part)
     found += [line for row in rows for line in choosing(row, rows)]
@@ -242,13 +230,11 @@ def choosing(row: Row, rows: Sequence[Row]) -> list[str]:
     if not row.get("chosen"):
         return []
     found = best_fixed(row, rows)
-    beside = (
-        f"; {found[1]:+.1%} of time against {found[0]}, the best of its choices, which was measured as well"
-        if found
-        else ""
-    )
     spent = formatted(number_in(row, "choosing_cost"), "+.1%")
-    return [f"{cell_name(row, rows)}: chose {clean(row['chosen'], 200)}; the others cost {spent} of time{beside}"]
+    said = f"{cell_name(row, rows)}: chose {clean(row['chosen'], 200)}; the others cost {spent} of time"
+    if found:
+        said += f"; {found[1]:+.1%} of time against {found[0]}, the best of its choices, which was measured as well"
+    return [said]
 
 
 def lossy(row: Row) -> list[str]:
@@ -257,19 +243,19 @@ def lossy(row: Row) -> list[str]:
 
 def machine(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
     """The machine's behaviour during the measurement: the worst of every kind, with its cell."""
-    told = [
-        (fault, row) for row in rows if row.get("prompts") for fault in machine_faults(row) if fault.kind not in said
-    ]
-    return [f"{cell_names([row], rows)}: {fault.note}" for fault, row in worst_of(told)]
+    measured = (row for row in rows if row.get("prompts"))
+    told = [(fault, row) for row in measured for fault in machine_faults(row) if fault.kind not in said]
+    return worst_of(told, rows)
 
 
 def machine_faults(row: Row) -> Iterator[Fault]:
     return warned(row, (row.get("turns") or row["prompts"]) * row["repeat"], row.get("threads"))
 
 
-def worst_of(told: Sequence[tuple[Fault, Row]]) -> list[tuple[Fault, Row]]:
-    """The worst of every kind of fault."""
-    return [max(some, key=lambda one: one[0].size) for some in grouped(told, lambda one: one[0].kind)]
+def worst_of(told: Sequence[tuple[Fault, Row]], rows: Sequence[Row]) -> list[str]:
+    """The worst of every kind of fault, with its cell among `rows`."""
+    worst = [max(some, key=lambda one: one[0].size) for some in grouped(told, lambda one: one[0].kind)]
+    return [f"{cell_names([row], rows)}: {fault.note}" for fault, row in worst]
 
 
 def form(row: Row) -> list[str]:

@@ -1,11 +1,10 @@
-"""Figures of numbers over a setting: the lookahead, the batch, the prompt length, the width of a pass.
+"""Figures of numbers over a setting: the lookahead, the batch, the prompt length.
 
-Time, acceptance and the mean round are the three panels of Chen et al. 2023 (arXiv 2302.01318), Figure 1. A
-function returns None if the rows lack its data.
+Time, acceptance and the mean round are the three panels of Chen et al. 2023 (arXiv 2302.01318), Figure 1.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from matplotlib import colormaps
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import NullLocator
 
 from specbench.show.report.figure import (
     BLUE,
@@ -277,18 +276,19 @@ def over_batches(rows: Sequence[Row]) -> list[Picture]:
 
 
 @contextmanager
-def over_batch(sheet: Sheet, found: Lines) -> Iterator[Panel]:
+def in_powers(sheet: Sheet, found: Lines, column: str, said: Callable[[int], str]) -> Iterator[Panel]:
+    """A panel over a setting that is doubled, with a tick at each of its values."""
     with sheet.drawing() as panel:
+        values = sorted({row[column] for row in every(found)})
         panel.axes.set_xscale("log", base=2)
-        panel.axes.set_xticks(sorted({float_in(row, "batch") for row in every(found)}))
-        panel.axes.xaxis.set_major_formatter(ScalarFormatter())
+        panel.axes.set_xticks(values, list(map(said, values)))
         panel.axes.xaxis.set_minor_locator(NullLocator())
         yield panel
 
 
 def throughput_against_batch(found: Lines) -> Picture:
     """Tokens per second of both arms."""
-    with over_batch(THROUGHPUT, found) as panel:
+    with in_powers(THROUGHPUT, found, "batch", str) as panel:
         for name, rows, own in looks(found):
             tip = "{name}, batch {batch:g}: {tokens_per_second:.1f} tokens/s"
             panel.line(rows, ("batch", "tokens_per_second"), tip, name, own)
@@ -302,7 +302,7 @@ def throughput_against_batch(found: Lines) -> Picture:
 
 def speedup_against_batch(found: Lines) -> Picture:
     """The measured speedup with its interval, and the break-even batch by the costs of the largest batch."""
-    with over_batch(SPEEDUP_BATCH, found) as panel:
+    with in_powers(SPEEDUP_BATCH, found, "batch", str) as panel:
         panel.axes.axhline(1, color=INK, linewidth=1)
         for name, rows, own in looks(found):
             tip = "{name}, batch {batch:g}: {speedup:.3f}×"
@@ -324,7 +324,7 @@ MAP = Sheet(
     "Speedup by context and K",
     "Measured speedup over the baseline at every length of the prompts and every lookahead: orange below 1, where "
     "speculation loses, violet above. Framed: the fastest lookahead of a length.",
-    "lookahead K (drafted tokens per round)",
+    K,
     CONTEXT,
 )
 LINES = Sheet(
@@ -376,13 +376,8 @@ def context_tip(row: Row) -> str:
 
 def speedup_lines(rows: Sequence[Row]) -> Picture:
     """A line per lookahead."""
-    lengths = sorted({row["context"] for row in rows})
     found = {f"K = {lookahead(some[0])}": some for some in grouped(rows, lookahead)}
-    with LINES.drawing() as panel:
-        panel.axes.set_xscale("log", base=2)
-        panel.axes.xaxis.set_major_locator(FixedLocator(lengths))
-        panel.axes.xaxis.set_major_formatter(FixedFormatter(list(map(tokens_said, lengths))))
-        panel.axes.xaxis.set_minor_locator(NullLocator())
+    with in_powers(LINES, found, "context", tokens_said) as panel:
         panel.axes.axhline(1, color=INK, linewidth=1)
         for name, some, own in looks(found):
             panel.line(some, ("context", "speedup"), context_tip, name, own, bars={"capsize": 3})

@@ -307,10 +307,7 @@ def one_run(panel: Panel, cells: Sequence[tuple[int, str, Row]], run: str, own: 
 
 
 def acceptance_by_position(found: Lines, tested: Sequence[int]) -> Picture | None:
-    """Conditional acceptance at each position of the draft, a line for every cell.
-
-    `tested[i]` is how often position i + 1 was tested over all rows; it may be empty.
-    """
+    """Conditional acceptance by position, a line for every cell; tested: how often each position was, if known."""
     rows = [row for rows in found.values() for row in rows if math.isfinite(float_in(row, "acceptance_at_1"))]
     if not rows:
         return None
