@@ -4,9 +4,8 @@ Rows are those of results.csv; of categories also those of categories.csv, of be
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Group
 from rich.table import Table as RichTable
@@ -16,7 +15,7 @@ from specbench.judge.advice import drafts_trees
 from specbench.judge.candidates import BestK, best_ks, vllm_schedule
 from specbench.show.fitting import Fitted
 from specbench.show.table import Table, unbroken
-from specbench.show.tables import CellText, Columns, depth, fastest
+from specbench.show.tables import CellText, Columns, depth, fastest, is_lossy
 from specbench.show.text import (
     NOTHING,
     caveats,
@@ -47,6 +46,9 @@ ROWS: tuple[Line, ...] = (
     ("  predicted", "speedup_predicted", "(1−α^(K+1)) / ((1−α)(Kc+1))"),
     ("  calibrated", "speedup_calibrated", "Σ Π αᵢ / (Kc + v + overhead)"),
     ("  end to end", "speedup_end_to_end", "with prefill"),
+    ("  runs elsewhere", "speedup_elsewhere", "if what the draft learns were computed elsewhere"),
+    ("  95 % interval", "speedup_elsewhere_interval", "as that of the speedup"),
+    ("  time in updates", "update_share", "share of the method's time in which its draft was changed"),
     ("alpha", "alpha", "mean chance of acceptance per tested token"),
     ("  95 % interval", "alpha_interval", "over prompts (jackknife)"),
     ("accepted/tested", "alpha_tested", "agrees with alpha, but for block verification and lossy rules"),
@@ -54,17 +56,14 @@ ROWS: tuple[Line, ...] = (
     ("drafts found", "draft_hit_rate", "rounds that drafted anything ÷ rounds"),
     ("tokens per round", "tokens_per_round", "correction or bonus included"),
     ("c", "c", "one drafted token ÷ one baseline step"),
+    ("  of a round", "c_round", "all that a round drafts; of a head that drafts in one pass, that pass"),
+    ("nodes per round", "nodes_per_round", "drafted tokens in one verify pass; a tree has more than levels"),
     ("v", "v", "verify pass over all drafted nodes ÷ one-token pass of the target"),
     ("overhead", "overhead", "rest of a round ÷ one baseline step"),
     ("lossless", "lossless", "greedy output equals the baseline's, up to rounding (not compared if sampled)"),
     ("  outputs identical", "prompts_identical", "token for token; in the others two tokens were nearly tied"),
+    ("  distance", "law_distance", "not lossless: its output differs from the target's by so much per token (0 to 1)"),
 )
-ROUND: Line = ("  of a round", "c_round", "all that a round drafts; of a head that drafts in one pass, that pass")
-NODES: Line = ("nodes per round", "nodes_per_round", "drafted tokens in one verify pass; a tree has more than levels")
-DISTANCE: Line = (
-    "  distance", "law_distance", "not lossless: its output differs from the target's by so much per token (0 to 1)"
-)  # fmt: skip
-
 WAITS: tuple[Line, ...] = (  # last in a report, if known
     ("ms per token", "per_token_median_ms", "decode time of a prompt ÷ its new tokens, median over prompts"),
     ("  95th percentile", "per_token_p95_ms", "over prompts"),
@@ -82,27 +81,23 @@ WAITS: tuple[Line, ...] = (  # last in a report, if known
     ("GB of device", "peak_memory_device", "tensors at most while the method decoded, all models included"),
     ("GB of process", "peak_memory_host", "resident at most while the method decoded"),
 )
-LEARNING: tuple[Line, ...] = (  # after the end-to-end speedup
-    ("  runs elsewhere", "speedup_elsewhere", "if what the draft learns were computed elsewhere"),
-    ("  95 % interval", "speedup_elsewhere_interval", "as that of the speedup"),
-    ("  time in updates", "update_share", "share of the method's time in which its draft was changed"),
-)
+OF_SOME_ROWS: Mapping[str, Callable[[Row], bool]] = {  # lines that are shown only if some cell has them
+    **dict.fromkeys(
+        ("speedup_elsewhere", "speedup_elsewhere_interval", "update_share"),
+        lambda row: number_in(row, "update_share") is not None,
+    ),
+    "c_round": lambda row: bool(number_in(row, "drafted_per_round")),
+    "nodes_per_round": drafts_trees,
+    "law_distance": lambda row: (number_in(row, "law_distance") or 0) > 0 or is_lossy(row),
+}
 
 
-def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """The lines of a table of these cells: drafts, nodes, distance and learning only if some cell has them."""
-    trees = any(map(drafts_trees, rows))
-    lossy = any((number_in(r, "law_distance") or 0) > 0 or r.get("lossless") == "lossy" for r in rows)
-    found = [*ROWS, *([DISTANCE] if lossy else [])]
-    before = [column for _, column, _ in found].index("v")
-    drafts = any(number_in(row, "drafted_per_round") for row in rows)
-    found[before:before] = [*([ROUND] if drafts else []), *([NODES] if trees else [])]
-    learning = any(number_in(row, "update_share") is not None for row in rows)
-    after = [column for _, column, _ in found].index("speedup_end_to_end") + 1
-    return [*found[:after], *(LEARNING if learning else ()), *found[after:]]
+def lines_of(rows: Sequence[Row]) -> list[Line]:
+    """The lines of a table of these cells."""
+    return [one for one in ROWS if one[1] not in OF_SOME_ROWS or any(map(OF_SOME_ROWS[one[1]], rows))]
 
 
-def report_lines(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
+def report_lines(rows: Sequence[Row]) -> list[Line]:
     """These lines, plus latency and resources if known."""
     return [*lines_of(rows), *(line for line in WAITS if any(number_in(row, line[1]) is not None for row in rows))]
 

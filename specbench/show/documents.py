@@ -1,7 +1,7 @@
 """The results of `calibrate`, `noise`, `verify`, `check` and `design-draft`, for readers and for programs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from specbench.results import noise, statistics
@@ -75,7 +75,6 @@ FLOOR = (
     "this is the noise of the machine alone: a method also gains more on some prompts than on others, so the intervals "
     "of a run are wider. No speedup that differs from 1 by less than the smallest effect should be trusted"
 )
-Line = tuple[str, Callable[[Row], str]]
 
 
 def noise_row(cell: Cell) -> dict[str, Any]:
@@ -130,28 +129,28 @@ def noise_notes(rows: Sequence[Row]) -> list[str]:
     return [*found, FLOOR]
 
 
-NOISE_LINES: tuple[Line, ...] = (
-    ("prompts", lambda r: str(r["prompts"])),
-    ("baseline ÷ itself", lambda r: _number(r["ratio"], "{:.4f}")),
-    ("  95 % interval", lambda r: f"{_number(r['ratio_low'], '{:.4f}')} – {_number(r['ratio_high'], '{:.4f}')}"),
-    ("  half width", lambda r: _number(r["half_width"], "± {:.2%}")),
-    ("sd of the log ratio of a prompt", lambda r: _number(r["log_sd"], "{:.2%}")),
-    ("smallest effect found in 80 of 100 runs", lambda r: _number(r["smallest_effect"], "{:.2%}")),
-    *(
-        (f"  prompts to find {e} % as often", lambda r, e=e: _number(r[f"prompts_for_{e}_percent"], "{}"))
-        for e in EFFECTS
-    ),
+NOISE_LINES: tuple[tuple[str, ...], ...] = (  # label, format, columns
+    ("prompts", "{}", "prompts"),
+    ("baseline ÷ itself", "{:.4f}", "ratio"),
+    ("  95 % interval", "{:.4f}", "ratio_low", "ratio_high"),
+    ("  half width", "± {:.2%}", "half_width"),
+    ("sd of the log ratio of a prompt", "{:.2%}", "log_sd"),
+    ("smallest effect found in 80 of 100 runs", "{:.2%}", "smallest_effect"),
+    *((f"  prompts to find {effect} % as often", "{}", f"prompts_for_{effect}_percent") for effect in EFFECTS),
 )
-
-
-def _number(value: float | None, form: str) -> str:
-    return "–" if value is None or math.isnan(value) else form.format(value)
 
 
 def noise_grid(rows: Sequence[Row]) -> list[list[str]]:
     """A heading and one line per number, one column per row."""
-    heading = ["", *(one_line(short_dataset(r["dataset"])) for r in rows)]
-    return [heading, *([label, *(text(r) for r in rows)] for label, text in NOISE_LINES)]
+    grid = [["", *(one_line(short_dataset(row["dataset"])) for row in rows)]]
+    for label, form, *columns in NOISE_LINES:
+        numbers = [[row[name] for name in columns] for row in rows]
+        grid.append([label, *(" – ".join(_number(value, form) for value in some) for some in numbers)])
+    return grid
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None or math.isnan(value) else form.format(value)
 
 
 def noise_markdown(cells: Sequence[Sequence[str]]) -> str:

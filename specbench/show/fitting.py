@@ -106,20 +106,14 @@ class Fitted:
         if self.records and needed > wide and any(span.natural > wide // 2 for span in spans[self.keys :]):
             yield from blocks(self.table)
             return
-        for drawn in self.parts(spans if needed <= wide else self.short(spans, wide), around, wide):
-            yield from console.render(drawn, options.update_width(wide))
-
-    def short(self, spans: Sequence[ColumnWidths], wide: int) -> list[ColumnWidths]:
-        """Names limited to two thirds of the width, so that more than one number fits next to a long one."""
-        keys = spans[: self.keys]
-        least = squeezed(keys, 2 * wide // 3)
-        return [*(replace(key, least=width) for key, width in zip(keys, least, strict=True)), *spans[self.keys :]]
-
-    def parts(self, spans: Sequence[ColumnWidths], around: Callable[[int], int], wide: int) -> Iterator[Table]:
-        """The tables below each other, with the title above the first."""
+        if needed > wide:  # names get two thirds of the width, so that more than one number fits next to a long one
+            least = squeezed(spans[: self.keys], 2 * wide // 3)
+            keys = [replace(span, least=width) for span, width in zip(spans, least, strict=False)]
+            spans = [*keys, *spans[self.keys :]]
         for number, columns in enumerate(self.balanced(spans, around, wide)):
             widths = allotted([spans[i] for i in columns], wide - around(len(columns)))
-            yield part(self.table, columns, widths, None if number else self.table.title)
+            drawn = part(self.table, columns, widths, None if number else self.table.title)
+            yield from console.render(drawn, options.update_width(wide))
 
     def balanced(self, spans: Sequence[ColumnWidths], around: Callable[[int], int], wide: int) -> list[list[int]]:
         """The columns of the fewest possible parts, with about equal widths."""

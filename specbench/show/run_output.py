@@ -1,8 +1,4 @@
-"""The results of a run on stdout: its answer and tables, and the same rows as CSV, JSON, JSON lines and Markdown.
-
-A terminal shows the answer, the main numbers and the settings that vary; `--explain` adds their explanation,
-and the CSV has every column. Notes are below the tables: failures, repetition, few prompts, a busy machine.
-"""
+"""The results of a run on stdout: its answer and tables, and the same rows as CSV, JSON, JSON lines and Markdown."""
 
 import io
 import json

@@ -1,7 +1,4 @@
-"""Figures with a line for every cell, fastest first: speedup, throughput, latency, memory, phases, positions, loads.
-
-Rows are those of results.csv; a function returns None if they lack its data.
-"""
+"""Figures with a line for every cell, fastest first: speedup, throughput, latency, memory, phases, positions, loads."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,4 @@
-"""Explanatory figures: the waterfall, the cost of a pass, categories, prompts over time, and predicted acceptance.
-
-A function returns None if the rows lack its data.
-"""
+"""Explanatory figures: the waterfall, the cost of a pass, categories, prompts over time, and predicted acceptance."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,4 @@
-"""The questions of a run, as data for its report: one pair on one data set under one sampling distribution each.
-
-The cells of a question differ in method, schedule and K. If there are many, they are lines of one table,
-fastest first, which the script of the page sorts and hides.
-"""
+"""The questions of a run, as data for its report: one pair on one data set under one sampling distribution each."""
 
 import math
 from collections.abc import Iterator, Sequence
