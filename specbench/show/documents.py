@@ -136,7 +136,7 @@ NOISE_LINES: tuple[tuple[str, ...], ...] = (  # label, format, columns
     ("  half width", "± {:.2%}", "half_width"),
     ("sd of the log ratio of a prompt", "{:.2%}", "log_sd"),
     ("smallest effect found in 80 of 100 runs", "{:.2%}", "smallest_effect"),
-    *((f"  prompts to find {effect} % as often", "{}", f"prompts_for_{effect}_percent") for effect in EFFECTS),
+    *((f"  prompts to find {e} % as often", "{}", f"prompts_for_{e}_percent") for e in EFFECTS),
 )
 
 

@@ -36,7 +36,7 @@ COSTS = {
 
 
 def print_forecast(basis: str, rows: Records, style: Format) -> None:
-    """The costs of a round by tier and context, at the best K of the highest alpha; and the best K for every alpha."""
+    """The costs of a round, at the best K of the highest alpha; and the best K for every alpha."""
     levels = list(grouped(rows, lambda row: (row["tier"], row["batch"], row["context"])))
     keys = ("tier", "context", "batch")
     costs = {name: words for name, words in COSTS.items() if name in rows[0]}
@@ -75,7 +75,8 @@ def print_predictions(groups: Sequence[list[Prediction]], style: Format) -> None
 def print_measured(cells: list[Measured], style: Format) -> None:
     """One table of all cells."""
     header = tuple(field.name.replace("_", " ") for field in fields(Measured))
-    table = Numbers("measured and predicted speedup", header, [tuple(map(text, astuple(c))) for c in cells], "", keys=3)
+    lines = [tuple(map(text, astuple(cell))) for cell in cells]
+    table = Numbers("measured and predicted speedup", header, lines, "", keys=3)
     print_tables(list(map(asdict, cells)), [table], style, NOTE)
 
 

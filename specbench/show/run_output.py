@@ -1,4 +1,4 @@
-"""The results of a run on stdout: its answer and tables, and the same rows as CSV, JSON, JSON lines and Markdown."""
+"""The results of a run on stdout: answer, tables and notes, or its rows as CSV, JSON, JSON lines, Markdown."""
 
 import io
 import json
@@ -124,7 +124,7 @@ def answers(rows: Sequence[Row], shown: Shown) -> list[Recommendation]:
 
 
 def tables(rows: Sequence[Row], shown: Shown, *, screen: bool) -> Iterator[Table | SideBySide]:
-    """All tables of a run in order; without --explain those that are the purpose of a run, engines on a screen."""
+    """All tables of a run in order; without --explain only those that are its purpose."""
     yield from map(cells_table, grouped(rows, pair_name))
     if shown.explain:
         yield from reasons(rows, screen=screen)
@@ -190,7 +190,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 
 def brief(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
-    """The most important notes: all on cells that ended early, and a few of the others; said: doubts already told."""
+    """The most important notes: all on cells that ended early, and a few others. said: doubts already told."""
     loaded = any(doubt.startswith(BUSY) for doubt in said)
     further = remarkable(rows, *([LOAD] if loaded else []), *said)
     shown = list(dict.fromkeys([*worst_circle(rows), *further]))

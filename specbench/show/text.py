@@ -189,7 +189,7 @@ FEW = 4  # more cells than these are lines of a table, not columns
 
 
 def arranged(rows: Sequence[Row]) -> tuple[list[list[Row]], list[list[Row]], list[Row]]:
-    """The rows of a run by kind of table, each row once: sweeps over the lookahead, lists of many methods, others."""
+    """The rows by kind of table, each once: sweeps over the lookahead, lists of many methods, others."""
     groups = series(rows)
     single = [group[0] for group in groups if len(group) == 1]
     methods = by_method(single)

@@ -17,7 +17,7 @@ MATTERS = 0.05  # least share of a round for mentioning the overhead
 
 
 def sentences(found: Recommendation) -> list[str]:
-    """The verdict in one sentence per line: answer, grounds, open questions, next command, and the numbers."""
+    """The verdict, a sentence per line: answer, grounds, open questions, next command, numbers."""
     return [*answer(found), *details(found)]
 
 
@@ -86,7 +86,7 @@ def new_limit(found: Recommendation) -> int:
 
 
 def paragraphs(found: Sequence[Recommendation], explain: bool = True) -> list[str]:
-    """The answers of one run as Markdown: each a headline, with its topic if there are several, and a list."""
+    """The answers of one run as Markdown: each a headline, with its topic if of several, and a list."""
     topics = topics_of(found) if len(found) > 1 else [""] * len(found)
     return [paragraph(one, topic, explain) for one, topic in zip(found, topics, strict=True)]
 

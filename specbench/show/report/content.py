@@ -54,7 +54,7 @@ POINTS, DOCUMENT = "calibration.csv", "calibration.json"
 
 @dataclass(frozen=True)
 class Series:
-    """Cells of a run that differ in one setting. name: the heading; place: the first part of the figures' names."""
+    """Cells that differ in one setting. name: the heading; place: the first part of the figures' names."""
 
     name: str
     place: str
@@ -248,7 +248,7 @@ def printable(value: object) -> object:
 
 
 def measured(row: Row, column: str, cell: str = "") -> Markup:
-    """A number or the bounds of one in the format of the tables; `cell` is its place, if not that of the row."""
+    """A number or its bounds in the format of the tables; `cell` is its place, if not that of the row."""
     if cell_text(row, column) == NOTHING:
         return Markup(NOTHING)
     ends = [f"{column[:-9]}_{bound}" for bound in ("low", "high")] if column.endswith("_interval") else [column]

@@ -1,4 +1,4 @@
-"""Two runs side by side, for a report: differing conditions, numbers of both, and the tests of `specbench compare`."""
+"""Two runs side by side: differing conditions, numbers, and the tests of `specbench compare`."""
 
 import math
 from collections.abc import Mapping, Sequence

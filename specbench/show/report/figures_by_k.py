@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib import colormaps
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from specbench.show.report.figure import (
     BLUE,
@@ -198,7 +198,7 @@ def acceptance_against_k(found: Lines) -> Picture:
 
 
 def speedup_against_k(found: Lines) -> Picture:
-    """The measured speedup with its interval, and both predictions, the calibrated one in front of the measured one."""
+    """The measured speedup with its interval, and both predictions, the calibrated one in front."""
     tip = "{speedup:.3f}× [{speedup_low:.3f}, {speedup_high:.3f}], "
     tip += "formula {speedup_predicted:.3f}, calibrated {speedup_calibrated:.3f}"
     with over_k(SPEEDUP, found) as curves:
@@ -281,7 +281,8 @@ def in_powers(sheet: Sheet, found: Lines, column: str, said: Callable[[int], str
     with sheet.drawing() as panel:
         values = sorted({row[column] for row in every(found)})
         panel.axes.set_xscale("log", base=2)
-        panel.axes.set_xticks(values, list(map(said, values)))
+        panel.axes.xaxis.set_major_locator(FixedLocator(values))
+        panel.axes.xaxis.set_major_formatter(FixedFormatter(list(map(said, values))))
         panel.axes.xaxis.set_minor_locator(NullLocator())
         yield panel
 

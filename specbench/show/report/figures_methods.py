@@ -1,4 +1,4 @@
-"""Figures with a line for every cell, fastest first: speedup, throughput, latency, memory, phases, positions, loads."""
+"""Figures with a line for every cell: speedup, throughput, latency, memory, phases, positions, loads."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -304,7 +304,7 @@ def one_run(panel: Panel, cells: Sequence[tuple[int, str, Row]], run: str, own: 
 
 
 def acceptance_by_position(found: Lines, tested: Sequence[int]) -> Picture | None:
-    """Conditional acceptance by position, a line for every cell; tested: how often each position was, if known."""
+    """Conditional acceptance by position; tested: how often each position was, over all cells, if known."""
     rows = [row for rows in found.values() for row in rows if math.isfinite(float_in(row, "acceptance_at_1"))]
     if not rows:
         return None

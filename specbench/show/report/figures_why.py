@@ -1,4 +1,4 @@
-"""Explanatory figures: the waterfall, the cost of a pass, categories, prompts over time, and predicted acceptance."""
+"""Explanatory figures: waterfall, cost of a pass, categories, prompts over time, predicted acceptance."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ from specbench.show.table import unbroken
 from specbench.show.text import NOTHING, cell_text
 from specbench.wording import Row, text_in
 
-Curve = tuple[str, Row, Sequence[Row]]  # a cell: its name, its row, and its judged tokens by predicted acceptance
+Curve = tuple[str, Row, Sequence[Row]]  # name and row of a cell, and its tokens by predicted acceptance
 DRAFT = "draft"  # for this model, width is the number of tokens drafted sequentially
 WATERFALL = Sheet(
     "waterfall",

@@ -1,4 +1,4 @@
-"""The questions of a run, as data for its report: one pair on one data set under one sampling distribution each."""
+"""The questions of a run: each is of one pair on one data set under one sampling distribution."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -152,7 +152,7 @@ def tested(cells: Sequence[Cell]) -> list[int]:
 
 
 def by_category(cells: Sequence[Cell], rows: Sequence[Row]) -> list[tuple[str, Sequence[Row]]]:
-    """The cells with several categories of several prompts: what distinguishes each, and its lines by category."""
+    """The cells with several categories, each with its label and its lines by category."""
     found = [(label(row, rows), several(cell.category_rows())) for cell, row in zip(cells, rows, strict=True)]
     return [(name, lines) for name, lines in found if lines]
 
