@@ -74,6 +74,16 @@ class RoundCounts:
         return self.tested + ended
 
 
+STEP = RoundCounts(0, 0, 0, 1, ())  # one without a draft
+
+
+def outcome(drafted: int, accepted: int, emitted: int, usable: int) -> RoundCounts:
+    """A round of which only these numbers are known: its outcome is used as its acceptance probability."""
+    tested = accepted + (accepted < min(usable, emitted))  # none after the end of the sequence
+    overlap = (1.0,) * accepted + (0.0,) * (tested - accepted)
+    return RoundCounts(drafted, tested, accepted, emitted, overlap, surplus=drafted - usable)
+
+
 def ratio(part: float, whole: float) -> float:
     """part ÷ whole; NaN if the whole is 0."""
     return part / whole if whole else math.nan
@@ -169,7 +179,7 @@ def level_total(counts: Sequence[LevelCounts]) -> LevelCounts:
         accepted=sum(one.accepted for one in counts),
         emitted=sum(one.emitted for one in counts),
         overlap=math.fsum(one.overlap for one in counts),
-        longest=max((one.longest for one in counts), default=0),
+        longest=max(one.longest for one in counts),
     )
 
 

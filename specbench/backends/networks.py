@@ -5,11 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from specbench.backends.base import Loading, unseen
+from specbench.backends.base import Loading
 from specbench.backends.checked import CheckedPair
-from specbench.backends.heads import joined_in
 from specbench.backends.roles import Role, form
 from specbench.decoding.drafters.strings import Strings
 from specbench.decoding.method_files import LEARNS, learners, leaves, needs, read_method
@@ -22,15 +20,13 @@ from specbench.models.checkpoints.check import context_length
 from specbench.models.checkpoints.description import recurrent
 from specbench.models.checkpoints.reduced import special_tokens
 from specbench.models.checkpoints.vocabularies import Rewriter, Vocabularies
-from specbench.models.execution.compiled import EAGER, Name, Passes
+from specbench.models.execution.compiled import EAGER, Name
 from specbench.models.heads.parts import reduce_output
-from specbench.models.network.caches import Memory
 from specbench.models.network.causal import Causal
-from specbench.models.network.early_exit import sharing
-from specbench.models.network.recurrent import Recurrent, Rollback, model_of, rollback_of
+from specbench.models.network.recurrent import Recurrent, Rollback, rollback_of
 from specbench.models.network.reduced import known_tokens, reduce_head
 from specbench.models.network.sampling import Sampling
-from specbench.models.network.skipping import cut_of, shares, with_layers
+from specbench.models.network.skipping import shares, with_layers
 from specbench.spec import RunSpec
 
 VIEWS = ("Streaming", "Retrieval")  # parts that look into the drafting model
@@ -44,9 +40,7 @@ REPLAY = "rejected tokens are taken back by a copy of its state, and accepted on
 SINGLE = "it continues from a state one token at a time only"
 
 
-def read_weights(
-    role: Role, width: int, device: torch.device, watch: Loading = unseen
-) -> tuple[loading.Loaded, Rollback]:
+def read_weights(role: Role, width: int, device: torch.device, watch: Loading) -> tuple[loading.Loaded, Rollback]:
     """The network of a role, for rows of `width`; `watch` receives the bytes fetched and read.
 
     UnusableModelError if it cannot be read or rolled back; TooLargeError if memory is insufficient.
@@ -96,12 +90,6 @@ def cut_head(pair: CheckedPair, name: str, modules: Mapping[str, Any], ends: Col
     return f"{len(known):,} of {width:,} tokens, the most frequent of {sources}"
 
 
-def cut_words(cut: Mapping[str, str]) -> str:
-    """The cuts of --draft-vocabulary as a column: the same for all drafts of a run. A method
-    that names a cut draft describes its own."""
-    return "; ".join(dict.fromkeys(what for name, what in cut.items() if cut_of(name) is None))
-
-
 @dataclass(frozen=True, eq=False)
 class Joins:
     """How the models of a pair are joined to its target's vocabulary."""
@@ -133,7 +121,8 @@ class Joins:
             if known is not None and known.rule == "common":
                 assert isinstance(model, Causal | Recurrent), "models of the target alone are of another kind"
                 dictionary = self.dictionary(self.role(name))
-                model.known = within(model.known, dictionary)
+                ids, drawn = model.known, dictionary.theirs
+                model.known = drawn if ids is None else ids[torch.isin(ids, drawn)]
                 found[name] = Common(model, dictionary, self.limit(name))
         return found
 
@@ -164,13 +153,6 @@ class Joins:
         if role not in self._dictionaries:
             self._dictionaries[role] = self.pair.foreign[role].dictionary().to(self.pair.device)
         return self._dictionaries[role]
-
-
-def within(known: Tensor | None, dictionary: Dictionary) -> Tensor:
-    """The ids that the draft may draw, among those that its head knows."""
-    if known is None:
-        return dictionary.theirs
-    return known[torch.isin(known, dictionary.theirs)]
 
 
 def joined_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str] | None:
@@ -204,39 +186,6 @@ def refuse_unable(spec: RunSpec, name: str, found: Vocabularies) -> None:
             f"{says}; its text is re-tokenised with the target's tokenizer (--vocabulary strings), which needs a chain "
             f"or a tree from it, and {', '.join(sorted(parts - WRITTEN))} is neither: use --method chain{other}"
         )
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The settings of an arm's models: their sampling, whether their caches keep their addresses (`fixed`),
-    the runner of single passes, and the memory of caches. depth: the maximum number of drafted tokens."""
-
-    law: Sampling
-    fixed: bool
-    passes: Mapping[str, Passes | None]
-    memory: Memory
-    depth: int
-
-
-def modelled(
-    pair: CheckedPair,
-    joins: Joins,
-    modules: Mapping[str, Any],
-    rollbacks: Mapping[str, Rollback],
-    named: Collection[str],
-    wanted: Wanted,
-) -> dict[str, Model]:
-    """The models by name; those in `named` may share caches and read the target's hidden states."""
-    models = {
-        name: model_of(
-            *(rollbacks[name], network, joins.law(name, wanted.law), joins.width(name)),
-            *(wanted.fixed, wanted.passes[name], wanted.memory.beside()),
-        )
-        for name, network in modules.items()
-        if name not in pair.borrowing
-    }
-    heads = {name: None if name in models else modules[name] for name in pair.heads if name in named}
-    return joined_in(joins.joined(sharing(models, named)), heads, wanted.depth)
 
 
 def recurrent_roles(pair: CheckedPair) -> list[str]:

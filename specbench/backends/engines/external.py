@@ -19,9 +19,8 @@ from specbench.backends.checked import CheckedPair
 from specbench.backends.native import Native
 from specbench.backends.roles import Role, end_ids
 from specbench.errors import UsageError
-from specbench.metrics import RoundCounts, Trace
+from specbench.metrics import STEP, RoundCounts, Trace, outcome
 from specbench.models.checkpoints import description, reduced, weights
-from specbench.models.checkpoints.tokenizers import TokenizerChat
 from specbench.spec import RunSpec
 from specbench.theory.memory import Demand, Part
 
@@ -33,7 +32,6 @@ NOTES = (
     "alpha is accepted ÷ tested; drafting and verifying are not timed separately",
 )
 TOGETHER = "prompts in flight together share the seconds of the whole turn, prefill included, in equal parts"
-STEP = RoundCounts(0, 0, 0, 1, ())
 FIRST = "request/first"  # the span from a request to its first token, as named in results
 
 
@@ -72,11 +70,9 @@ class Served(Protocol):
 
     def decode(self, request: Request) -> Decoded:
         """Decode a request. UnusableModelError, in one line, for any failure."""
-        ...
 
     def close(self) -> None:
         """End the process."""
-        ...
 
 
 class Engine(Protocol):
@@ -85,29 +81,23 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """The engine's name for the user."""
-        ...
 
     @property
     def about(self) -> str:
         """How the engine is run, in a few words for the user."""
-        ...
 
     def start(self, spec: RunSpec, pair: CheckedPair, places: int) -> Start:
         """The start arguments of its process for sequences of up to `places` tokens; reads no
         weights. Raises UsageError or UnusableModelError for a spec that it cannot decode."""
-        ...
 
     def serve(self, start: Start, pair: CheckedPair) -> Served:
         """Start a process with the files of the pair. UnusableModelError, in one line, if that fails."""
-        ...
 
     def tier(self, spec: RunSpec) -> str:
         """The tier of its rounds, as named in results."""
-        ...
 
     def notes(self, spec: RunSpec, pair: CheckedPair) -> Sequence[str]:
         """Properties of the engine that change a cell's numbers."""
-        ...
 
 
 def opened(engine: Engine, specs: Sequence[RunSpec]) -> "Apart":
@@ -129,32 +119,14 @@ class Apart:
     _longest: int = 0
     _served: dict[str, Served] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        return self.engine.name
-
-    @property
-    def device(self) -> torch.device:
-        return self.inner.device
-
-    @property
-    def context(self) -> int:
-        return self.inner.context
-
-    @property
-    def execution(self) -> str:
-        return f"{self.name}: {self.engine.about}"
+    def __post_init__(self) -> None:
+        self.name, self.execution = self.engine.name, f"{self.engine.name}: {self.engine.about}"
+        self.device, self.context = self.inner.device, self.inner.context
+        self.chat, self.encode = self.inner.chat, self.inner.encode
 
     @property
     def warnings(self) -> Sequence[str]:
         return self.inner.warnings
-
-    @property
-    def chat(self) -> TokenizerChat:
-        return self.inner.chat
-
-    def encode(self, text: str) -> list[int]:
-        return self.inner.encode(text)
 
     def describe(self) -> dict[str, Any]:
         return {**self.inner.describe(), "tier_resolved": self.engine.tier(self.specs[0])}
@@ -170,8 +142,9 @@ class Apart:
             return None
         most = max((len(one.arms) for one in held), default=1)
         cells = {key: 2 * (size + RUNTIME) for key, size in found.cells.items()}
-        return Demand([*copied(found.parts, most), Part(f"{most} processes", "working memory", most * RUNTIME)],
-                      found.loading, cells=cells)  # fmt: skip
+        parts = [replace(part, size=part.size * most) if part.kind == "weights" else part for part in found.parts]
+        processes = Part(f"{most} processes", "working memory", most * RUNTIME)
+        return Demand([*parts, processes], found.loading, cells=cells)
 
     def frugal(self) -> Backend | None:
         return None
@@ -202,7 +175,9 @@ class Apart:
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
         self._longest = max(longest, self._longest)
-        served = self._ready(spec)
+        if (key := self._key(spec)) not in self._served:
+            self._served[key] = self.engine.serve(json.loads(key), self.inner.pair)
+        served = self._served[key]
         ends = [] if spec.ignore_eos else ends_of(self.inner.pair.roles["target"])
 
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
@@ -215,37 +190,17 @@ class Apart:
         """The start arguments as a key; arms with equal keys share a process."""
         return json.dumps(self.engine.start(spec, self.inner.pair, self.places(spec, self._longest)), sort_keys=True)
 
-    def _ready(self, spec: RunSpec) -> Served:
-        key = self._key(spec)
-        if key not in self._served:
-            self._served[key] = self.engine.serve(json.loads(key), self.inner.pair)
-        return self._served[key]
-
     def _close(self, keys: Sequence[str]) -> None:
         for key in keys:
             self._served.pop(key).close()
-
-
-def copied(parts: Sequence[Part], copies: int) -> list[Part]:
-    """The memory of `copies` processes that each hold the weights."""
-    return [replace(part, size=part.size * copies) if part.kind == "weights" else part for part in parts]
-
-
-@dataclass(frozen=True)
-class Ending:
-    """The network attributes that name the end of a sequence, read without weights."""
-
-    generation_config: Any
 
 
 def ends_of(role: Role) -> list[int]:
     """The ids that end a sequence: the same as those of a network loaded from the same files."""
     folder = description.description(role.checkpoint)
     if not role.checkpoint.file and (folder / "generation_config.json").is_file():
-        found = GenerationConfig.from_pretrained(folder)
-    else:
-        found = GenerationConfig.from_model_config(role.config)
-    return end_ids(Ending(found), role.tokenizer)
+        return end_ids(GenerationConfig.from_pretrained(folder), role.tokenizer)
+    return end_ids(GenerationConfig.from_model_config(role.config), role.tokenizer)
 
 
 def trace_of(found: Finished, new: int, share: float | None) -> Trace:
@@ -266,20 +221,12 @@ def rounds_of(found: Finished, new: int) -> tuple[RoundCounts, ...]:
     rounds, at = [STEP], 1
     for drafted, accepted in zip(found.drafted, found.accepted, strict=True):
         if at < len(found.tokens):
-            rounds.append(counted(drafted, accepted, new - at, len(found.tokens) - at))
-            at += rounds[-1].emitted
+            usable = min(drafted, new - at - 1)  # the last token is the target's own
+            accepted = min(accepted, usable)
+            emitted = min(accepted + 1, len(found.tokens) - at)  # the sequence may end within the round
+            rounds.append(outcome(drafted, min(accepted, emitted), emitted, usable))
+            at += emitted
     return (*rounds, *[STEP] * (len(found.tokens) - at))[: len(found.tokens)]
-
-
-def counted(drafted: int, accepted: int, left: int, more: int) -> RoundCounts:
-    """A round with `left` tokens still to decode, the last of which is the target's own. `more` tokens were emitted:
-    the sequence may end within the round. The outcome of the round is used as its acceptance probability."""
-    usable = min(drafted, left - 1)
-    emitted = min(min(accepted, usable) + 1, more)
-    accepted = min(accepted, usable, emitted)
-    tested = accepted + (accepted < min(usable, emitted))
-    overlap = (1.0,) * accepted + (0.0,) * (tested - accepted)
-    return RoundCounts(drafted, tested, accepted, emitted, overlap, surplus=drafted - usable)
 
 
 def traces_of(found: Sequence[Finished], new: int, wall: float, at_once: int) -> list[Trace]:
