@@ -48,10 +48,6 @@ class Networks(Protocol):
     def network(self, name: str) -> Any:
         """The module of a loaded model."""
 
-    def hold(self, name: str, network: Any) -> None:
-        """Register a network made in this process under the name that methods use, replacing one
-        of that name. It has no recurrent state, and the target's vocabulary, dtype and device."""
-
     def law(self, spec: RunSpec) -> Sampling:
         """How logits become the distributions of every model of a spec."""
 
@@ -63,8 +59,7 @@ class Networks(Protocol):
         """The names of the loaded models that are networks over the target's tokens."""
 
     def models(self, spec: RunSpec) -> Mapping[str, Model]:
-        """Fresh models by name: own caches, shared weights. UsageError if a model that the
-        method names has no rows over the target's tokens."""
+        """Fresh models by name: own caches, shared weights. UsageError if one has no rows over the target's tokens."""
 
     def alone(self, spec: RunSpec, part: Callable[[], object]) -> Callable[[], object]:
         """A pass or a draft of `models`, executed as in the rounds of a spec: compiled or captured by its first call,
@@ -81,8 +76,7 @@ class Networks(Protocol):
         are counted in an untimed, stepwise decode of the prompts as one batch with the spec's method."""
 
     def glance(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seed: int) -> list[Trace]:
-        """The first tokens after the prompts, decoded without the compiled
-        code of the tier: enough for a first estimate, not for a result."""
+        """The first tokens after the prompts, decoded without the tier's compiled code: enough for an estimate."""
 
     def gradless(self) -> AbstractContextManager[None]:
         """Disable gradients; `prepare` does this by itself."""
@@ -152,12 +146,10 @@ class Backend(Protocol):
         """The memory needed to measure these cells, group by group, weights included; None if unknown."""
 
     def frugal(self) -> "Backend | None":
-        """The same pair in the execution mode that needs the least memory; None if it is
-        already used, or the user chose another."""
+        """The same pair in the mode that needs the least memory; None if it is already used, or the user chose one."""
 
     def judge(self) -> "Backend | None":
-        """The backend that scores this one's output: loaded networks of the same checkpoints in
-        this process; None if there is no such backend."""
+        """The loaded networks of the same checkpoints in this process, which score this one's output; None if none."""
 
     def load(self, longest: int = 0, watch: Loading = unseen) -> None:
         """Read the weights; no prompt will have more than `longest` tokens. Raises UnusableModelError.

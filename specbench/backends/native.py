@@ -35,7 +35,7 @@ from specbench.models.network import packed
 from specbench.models.network.caches import OWN, Memory, Pool
 from specbench.models.network.early_exit import sharing
 from specbench.models.network.experts import ENOUGH, Count, layers_with_experts
-from specbench.models.network.recurrent import Rollback, model_of, rollback_of
+from specbench.models.network.recurrent import Rollback, model_of
 from specbench.models.network.sampling import Sampling
 from specbench.models.network.skipping import cut_of
 from specbench.models.scale import growth
@@ -174,10 +174,6 @@ class Native:
         self._looked_into = True
         self._twins.restore()
         return self.modules[name]
-
-    def hold(self, name: str, network: Any) -> None:
-        self._arms.clear()  # they use the previous networks
-        self.modules[name], self.rollbacks[name] = network, rollback_of(network, False, self.width, name)
 
     def passing(self, learning: Collection[str] = ()) -> Mapping[str, Any]:
         """The networks as passes read them; those that are `learning` as they change."""

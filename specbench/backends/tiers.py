@@ -171,8 +171,7 @@ class Tier:
 
 
 def choose(specs: Sequence[RunSpec], device: torch.device) -> tuple[compiled.Name, str]:
-    """(tier, remark on it) of the cells of a pair. UsageError if a tier is not available; auto
-    is eager if compiling would take minutes."""
+    """(tier, remark on it) of the cells of a pair. UsageError if a tier is not available."""
     spec, alone = specs[0], ""
     if spec.device_map is not None:
         alone = f"--device-map brings weights to {device} layer by layer"

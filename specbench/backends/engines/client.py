@@ -34,12 +34,7 @@ LONGEST = 1 << 20  # bytes of one line of a stream
 PAGE = 4 << 20  # bytes of /v1/models or /metrics
 POST_SECONDS, POSTED = 600.0, 256 << 20  # of an answer that is not streamed: log-probabilities of a prompt are long
 REFUSED = "leave out what it refuses; a model without a chat template needs --endpoint completions"
-ADVICE = {
-    400: REFUSED,
-    404: "see which models it serves (/v1/models)",
-    422: REFUSED,
-    429: "lower --batch",
-}
+ADVICE = {400: REFUSED, 404: "see which models it serves (/v1/models)", 422: REFUSED, 429: "lower --batch"}
 EVENT = 4 << 10  # bytes of a stream per token: many times what engines send
 
 
@@ -83,12 +78,6 @@ class Watch:
             return BeyondError(f"the server has been silent for {self.bounds.stall:g} seconds")
         return BeyondError(f"the server has not ended its answer in {self.bounds.seconds:g} seconds")
 
-    def count(self, size: int) -> None:
-        """Count bytes that have arrived. Raises BeyondError."""
-        self.left -= size
-        if self.left < 0:
-            raise BeyondError(f"the server's answer is longer than {self.bounds.size} bytes")
-
     def hang_up(self) -> None:
         """Abort the answer for whichever thread reads it."""
         self.over = True
@@ -112,7 +101,9 @@ class Watched(httpcore2.NetworkStream):
             found = self.stream.read(max_bytes, watch.seconds(self.stream))
         except httpcore2.ReadTimeout:
             raise watch.late() from None
-        watch.count(len(found))
+        watch.left -= len(found)
+        if watch.left < 0:
+            raise BeyondError(f"the server's answer is longer than {watch.bounds.size} bytes")
         return found
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -267,9 +258,9 @@ class Client:
                 self._wrong(response.status_code, whole(response), response)
             return answer_of(events(response, watch.heard), began, self.url, most)
 
-    def post(self, path: str, body: Mapping[str, Any], seconds: float = POST_SECONDS) -> tuple[int, Any]:
+    def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
         """The status and the JSON of an answer, or its text where it is none. ServerError if there is no answer."""
-        with self._answer("POST", path, Bounds(seconds, POSTED), json.dumps(body)) as (response, _):
+        with self._answer("POST", path, Bounds(POST_SECONDS, POSTED), json.dumps(body)) as (response, _):
             text = whole(response)
             with suppress(ValueError, RecursionError):
                 return response.status_code, json.loads(text)
@@ -303,8 +294,7 @@ class Client:
             known = url.scheme in ("http", "https") and (url.port or 1) < 1 << 16 and PATH.fullmatch(url.path)
             if known and HOST.fullmatch(url.host) and url.host.partition("%")[0].encode("idna"):
                 return url.copy_with(path=f"{url.path.rstrip('/')}{path}")
-        wrong = f"--url {clean(self.url)!r} is not the URL of a server: write it like http://localhost:8000"
-        raise UsageError(wrong)
+        raise UsageError(f"--url {clean(self.url)!r} is not the URL of a server: write it like http://localhost:8000")
 
     def _lost(self, error: Exception, seconds: float) -> ServerError:
         """The error of a connection that broke or could not be opened."""

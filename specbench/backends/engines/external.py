@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from transformers import GenerationConfig
@@ -19,11 +19,13 @@ from specbench.backends.checked import CheckedPair
 from specbench.backends.native import Native
 from specbench.backends.roles import Role, end_ids
 from specbench.errors import UsageError
-from specbench.metrics import STEP, RoundCounts, Trace, outcome
+from specbench.metrics import FIRST_PIECE, STEP, RoundCounts, Trace, outcome
 from specbench.models.checkpoints import description, reduced, weights
+from specbench.models.checkpoints.names import Checkpoint
 from specbench.spec import RunSpec
 from specbench.theory.memory import Demand, Part
 
+Prompts = Sequence[Sequence[int]]  # as token ids
 Start = Mapping[str, Any]  # a process's start arguments, models by their names; specs with equal ones share it
 RUNTIME = 1 << 30  # bytes of a process in addition to weights and caches, mostly its libraries
 FEWEST = 1  # tokens of the shortest prompt
@@ -32,7 +34,6 @@ NOTES = (
     "alpha is accepted ÷ tested; drafting and verifying are not timed separately",
 )
 TOGETHER = "prompts in flight together share the seconds of the whole turn, prefill included, in equal parts"
-FIRST = "request/first"  # the span from a request to its first token, as named in results
 
 
 @dataclass(frozen=True)
@@ -47,29 +48,14 @@ class Finished:
     accepted: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Request:
-    """Prompts as token ids with a seed each, the ids that end a sequence, and the spec that defines the decoding."""
-
-    spec: RunSpec
-    prompts: Sequence[Sequence[int]]
-    seeds: Sequence[int]
-    ends: Sequence[int]
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """The decoded prompts of a request, and the seconds for all together."""
-
-    found: Sequence[Finished]
-    seconds: float
-
-
 class Served(Protocol):
     """A process with an engine that is ready to decode."""
 
-    def decode(self, request: Request) -> Decoded:
-        """Decode a request. UnusableModelError, in one line, for any failure."""
+    def decode(
+        self, spec: RunSpec, prompts: Prompts, seeds: Sequence[int], ends: Sequence[int]
+    ) -> tuple[Sequence[Finished], float]:
+        """The decoded prompts, with a seed each, and the seconds for all together; `ends` are the ids that end
+        a sequence. UnusableModelError, in one line, for any failure."""
 
     def close(self) -> None:
         """End the process."""
@@ -78,17 +64,12 @@ class Served(Protocol):
 class Engine(Protocol):
     """An engine by its name."""
 
-    @property
-    def name(self) -> str:
-        """The engine's name for the user."""
-
-    @property
-    def about(self) -> str:
-        """How the engine is run, in a few words for the user."""
+    name: ClassVar[str]
+    about: ClassVar[str]  # how it is run, in a few words for the user
 
     def start(self, spec: RunSpec, pair: CheckedPair, places: int) -> Start:
-        """The start arguments of its process for sequences of up to `places` tokens; reads no
-        weights. Raises UsageError or UnusableModelError for a spec that it cannot decode."""
+        """The start arguments of its process for sequences of up to `places` tokens, found without weights.
+        Raises UsageError or UnusableModelError for a spec that it cannot decode."""
 
     def serve(self, start: Start, pair: CheckedPair) -> Served:
         """Start a process with the files of the pair. UnusableModelError, in one line, if that fails."""
@@ -181,8 +162,8 @@ class Apart:
         ends = [] if spec.ignore_eos else ends_of(self.inner.pair.roles["target"])
 
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
-            decoded = served.decode(Request(spec, prompts, seeds, ends))
-            return traces_of(decoded.found, spec.max_new_tokens, decoded.seconds, spec.batch)
+            found, seconds = served.decode(spec, prompts, seeds, ends)
+            return traces_of(found, spec.max_new_tokens, seconds, spec.batch)
 
         return run
 
@@ -212,12 +193,11 @@ def trace_of(found: Finished, new: int, share: float | None) -> Trace:
     step = (found.last - found.first) / (len(rounds) - 1) if len(rounds) > 1 else 0.0
     prefill = max(found.first - step, 0.0) if share is None else 0.0
     seconds = found.last - prefill if share is None else share
-    return Trace(found.tokens, rounds, seconds, prefill, {FIRST: found.first})
+    return Trace(found.tokens, rounds, seconds, prefill, {FIRST_PIECE: found.first})
 
 
 def rounds_of(found: Finished, new: int) -> tuple[RoundCounts, ...]:
-    """The first token, the rounds with a draft, and steps for the remaining tokens. These are
-    rounds without a draft; their positions are unknown."""
+    """The first token, the rounds with a draft, and those without one, whose positions are unknown."""
     rounds, at = [STEP], 1
     for drafted, accepted in zip(found.drafted, found.accepted, strict=True):
         if at < len(found.tokens):
@@ -235,14 +215,19 @@ def traces_of(found: Sequence[Finished], new: int, wall: float, at_once: int) ->
     return [trace_of(one, new, share) for one in found]
 
 
-def refuse_ours(engine: str, role: Role) -> None:
-    """UsageError for a checkpoint format that only the native backend reads."""
-    checkpoint = role.checkpoint
+def refuse_grown(engine: str, checkpoint: Checkpoint) -> None:
+    """UsageError for a scale model, which has no weights of its own."""
     if checkpoint.shape is not None:
         raise UsageError(
             f"--backend {engine}: {checkpoint.name} is grown when it is loaded: write it once with `specbench models "
             "grow`, and name that folder"
         )
+
+
+def refuse_ours(engine: str, role: Role) -> None:
+    """UsageError for a checkpoint format that only the native backend reads."""
+    checkpoint = role.checkpoint
+    refuse_grown(engine, checkpoint)
     if known := reduced.label(role.config):
         raise UsageError(
             f"--backend {engine}: the head of {checkpoint.name} knows {known}, which that engine cannot read: train a "

@@ -180,12 +180,11 @@ class Call:
 
 
 def compiled(network: Any, settings: dict[str, Any], places: int) -> Call:
-    """Its fastest form: one static cache that is reused, and compiled steps with weights as
-    constants. On a CPU transformers compiles only if forced to."""
+    """Its fastest form: one static cache that is reused, and compiled steps with weights as constants."""
     found, watch = twin(network), Watch(clock_for(network.device))
     inductor = dict(ON_CUDA if network.device.type == "cuda" else ON_CPU)
     how: Any = CompileConfig(fullgraph=False, mode=None, options=inductor)  # type: ignore[arg-type]
-    how._compile_all_devices = True
+    how._compile_all_devices = True  # on a CPU transformers compiles only if forced to
     cache = StaticCache(config=found.config, max_cache_len=places)
     found._prefill = timed(found._prefill, watch)
     make = found.get_compiled_call
@@ -218,8 +217,7 @@ def watched(network: Any, settings: dict[str, Any], options: dict[str, Any], **m
 
 
 def assisted(target: Any, draft: Any, settings: dict[str, Any], k: int, tokenizers: Sequence[Any] = ()) -> Call:
-    """`generate(assistant_model=…)` with K drafted tokens in every round. With the tokenizers
-    of both models it is universal assisted decoding."""
+    """`generate(assistant_model=…)` with K drafted tokens a round; universal with the tokenizers of both models."""
     assistant, options = twin(draft), {}
     assistant.generation_config.update(num_assistant_tokens=k, **HONOURED, **LOOKBEHIND)
     if tokenizers:
@@ -252,8 +250,7 @@ def early_exit(target: Any, settings: dict[str, Any], k: int, layers: int) -> Ca
 
 
 def mtp(target: Any, settings: dict[str, Any], files: Path) -> Call:
-    """The target's own MTP modules draft, one token each. Their files are read once:
-    `generate()` would read them in every call."""
+    """The target's own MTP modules draft, one token each. `generate()` would read their files in every call."""
     found = twin(target)
     found.config.name_or_path = str(files)
     first: Any = MTPCandidateGenerator(found, generation(**settings), {})

@@ -242,7 +242,11 @@ def answered(client: Client, requests: Sequence[Mapping[str, Any]], spec: RunSpe
         return [client.complete(request) for request in requests]
     times = [0.0] * len(requests) if spec.arrivals is None else times_of(spec, requests)
     found = sent_at(times, lambda number: client.complete(requests[number]), spec.batch, hang_up=client.lines.hang_up)
-    return [one.answer for one in found] if spec.arrivals is None else list(map(as_it_came, found))
+    if spec.arrivals is None:
+        return [one.answer for one in found]
+    came = [tuple(one.late + seconds for seconds in one.answer.arrived) for one in found]  # from its arrival time
+    return [replace(one.answer, arrived=arrived, held=one.late if one.held else None)
+            for one, arrived in zip(found, came, strict=True)]  # fmt: skip
 
 
 def times_of(spec: RunSpec, requests: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -259,12 +263,6 @@ class Sent(Generic[A]):
     answer: A
     late: float
     held: bool
-
-
-def as_it_came(one: Sent[Answer]) -> Answer:
-    """An answer whose times are counted from its arrival time."""
-    arrived = tuple(one.late + seconds for seconds in one.answer.arrived)
-    return replace(one.answer, arrived=arrived, held=one.late if one.held else None)
 
 
 def trace_of(answer: Answer, rounds: Sequence[RoundCounts], part: float, shared: bool, source: str = "") -> Trace:

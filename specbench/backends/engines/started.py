@@ -21,6 +21,7 @@ from specbench.backends.base import Decode
 from specbench.backends.engines import arms, install
 from specbench.backends.engines.client import Client
 from specbench.backends.engines.dialects import request_of
+from specbench.backends.engines.external import refuse_grown
 from specbench.backends.engines.process import Listening, environment
 from specbench.backends.engines.server import Server, refuse_requests
 from specbench.backends.engines.vllm import IN_PROCESS, variables
@@ -111,11 +112,7 @@ def refuse_spec(spec: RunSpec) -> None:
     arms.common(spec)
     arms.config_in(arms.speculative(spec, spec.draft))
     target = resolve(spec.target, spec.target_revision)
-    if target.shape is not None:
-        raise UsageError(
-            f"--backend {spec.backend}: {spec.target} is grown when it is loaded: write it once with `specbench models "
-            "grow`, and name that folder"
-        )
+    refuse_grown(str(spec.backend), target)
     if spec.backend == "llama-server" and not target.file:
         raise UsageError(f"--backend {spec.backend}: {clean(spec.target)} is not a GGUF file: name one with --target")
 

@@ -206,13 +206,14 @@ def notes_on(way: Way, tier: str) -> Sequence[str]:
     first = "" if way.kind == "mtp" else " and judges the first draft at once"
     found = [f"its first pass reads the prompt{first}; what a later pass takes of it counts as decoding, the rest as "
              "prefill"]  # fmt: skip
-    if way.kind != "plain":
-        found.append("alpha is accepted ÷ tested, counted from the passes")
+    if way.kind == "plain":
+        return found
+    found.append("alpha is accepted ÷ tested, counted from the passes")
     if way.kind == "mtp":
         found.append("the first token comes with the prompt and is a round without a draft")
-    elif way.kind != "plain":
+    else:
         found.append("a draft ends one token before the last requested one, and at the end of the sequence")
-    if way.kind != "plain" and tier == "compile":
+    if tier == "compile":
         found.append("the baseline is compiled, assisted generation is not: it refuses a static cache")
     if way.kind == "universal":
         found.append("texts are re-tokenised in every round, with ten tokens before them")
