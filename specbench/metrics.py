@@ -1,7 +1,4 @@
-"""The record of a decode, and metrics from its rounds: acceptance, drafting, tokens per round.
-
-Counts in, numbers out.
-"""
+"""The record of a decode, and metrics from its rounds: acceptance, drafting, tokens per round."""
 
 import hashlib
 import math

@@ -152,10 +152,7 @@ class Backend(Protocol):
         """The loaded networks of the same checkpoints in this process, which score this one's output; None if none."""
 
     def load(self, longest: int = 0, watch: Loading = unseen) -> None:
-        """Read the weights; no prompt will have more than `longest` tokens. Raises UnusableModelError.
-
-        `watch` receives what is fetched or read, the bytes done, and the total bytes.
-        """
+        """Read the weights; no prompt will have more than `longest` tokens. Raises UnusableModelError."""
 
     def unload(self) -> None:
         """Free the weights and everything derived from them."""

@@ -20,7 +20,6 @@ from specbench.models.checkpoints.check import context_length
 from specbench.models.checkpoints.description import recurrent
 from specbench.models.checkpoints.reduced import special_tokens
 from specbench.models.checkpoints.vocabularies import Rewriter, Vocabularies
-from specbench.models.execution.compiled import EAGER, Name
 from specbench.models.heads.parts import reduce_output
 from specbench.models.network.causal import Causal
 from specbench.models.network.recurrent import Recurrent, Rollback, rollback_of
@@ -155,8 +154,8 @@ class Joins:
         return self._dictionaries[role]
 
 
-def joined_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str] | None:
-    """The tier that the rule of a pair requires, and a remark on it; None if any tier works.
+def joined_reason(pair: CheckedPair, specs: Sequence[RunSpec]) -> str:
+    """Why the rule that joins the vocabularies of a pair requires the tier eager; empty if it does not.
     UsageError, with alternatives, for methods that models of another vocabulary do not support."""
     joins = Joins(pair)
     for spec in specs:
@@ -164,12 +163,12 @@ def joined_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str]
             if (found := joins.found(name)) is not None:
                 refuse_unable(spec, name, found)
     if all(found.rule != "strings" for found in pair.foreign.values()):
-        return None
+        return ""
     for spec in specs:
         if spec.tier not in ("auto", "eager"):
             raise UsageError(f"--tier {spec.tier}: {HOST}: use --tier eager")
         synthetic(form(spec, None, joins.around), spec.acceptance)  # refuses impossible chains
-    return "eager", f"{HOST}; {EAGER.partition(';')[0]}"
+    return HOST
 
 
 def refuse_unable(spec: RunSpec, name: str, found: Vocabularies) -> None:
@@ -188,17 +187,15 @@ def refuse_unable(spec: RunSpec, name: str, found: Vocabularies) -> None:
         )
 
 
-def recurrent_roles(pair: CheckedPair) -> list[str]:
-    """The roles whose networks keep a recurrent state."""
-    return [name for name, role in pair.roles.items() if recurrent(role.config)]
-
-
-def recurrent_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str]:
-    """The tier of such a pair, and a remark on it. UsageError, with alternatives, for unsupported specs."""
-    name = recurrent_roles(pair)[0]
-    keeps = f"{pair.roles[name].checkpoint.name} ({pair.roles[name].config.model_type}) keeps a recurrent state"
+def recurrent_reason(pair: CheckedPair, specs: Sequence[RunSpec]) -> str:
+    """Why networks with a recurrent state require the tier eager; empty if there are none.
+    UsageError, with alternatives, for specs that they do not support."""
+    if not (found := {name: role for name, role in pair.roles.items() if recurrent(role.config)}):
+        return ""
+    role = next(iter(found.values()))
+    keeps = f"{role.checkpoint.name} ({role.config.model_type}) keeps a recurrent state"
     for part, (base, _) in pair.kept.items():
-        if base in recurrent_roles(pair):
+        if base in found:
             raise UsageError(f"{part}: {keeps}, and drafts from some of its layers are not known: methods are {CHAINS}")
     for spec in specs:
         if form(spec, None).drafter.branches:
@@ -207,7 +204,7 @@ def recurrent_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, s
             raise UsageError(f"--batch {spec.batch}: {keeps}, which has no padding: use --batch 1")
         if spec.tier not in ("auto", "eager"):
             raise UsageError(f"--tier {spec.tier}: {keeps}, and its passes vary in length: use --tier eager")
-    return "eager", f"{keeps}; {EAGER.partition(';')[0]}"
+    return keeps
 
 
 def recurrent_notes(role: str, rollback: Rollback) -> list[str]:

@@ -126,10 +126,7 @@ def stands_for(name: str, given: Mapping[str, str]) -> str | None:
 
 
 def cuts_of(trails: Mapping[str, Sequence[str]], roles: Mapping[str, Role], spec: RunSpec) -> dict[str, list[Cut]]:
-    """The cuts of every model but the target, in the order in which they are made; trails as of `named_by`.
-
-    UsageError for an impossible cut.
-    """
+    """The cuts of every model but the target in the order of `named_by`. UsageError for an impossible one."""
     asked = [] if spec.draft_vocabulary is None else [spec.draft_vocabulary]
     found: dict[str, list[Cut]] = {}
     for name in dict.fromkeys([*roles, *trails]):

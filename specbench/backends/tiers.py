@@ -13,7 +13,7 @@ import torch
 
 from specbench.backends.checked import CheckedPair, check_models, drafting_device
 from specbench.backends.heads import refuse_deep
-from specbench.backends.networks import joined_tier, recurrent_roles, recurrent_tier
+from specbench.backends.networks import joined_reason, recurrent_reason
 from specbench.backends.roles import form, refuse_heads, unthinking
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.loop import Speculate
@@ -268,15 +268,13 @@ def opened(specs: Sequence[RunSpec], eager_for: str = "") -> Opened:
         if specs[0].tier != AUTO:
             raise
         return opened(specs, error.why)
-    if recurrent_roles(pair):
-        before, (name, why) = name, recurrent_tier(pair, specs)
-        pair = pair if name == before else check_models(specs, device, name)  # dtypes depend on the tier
+    stateful = recurrent_reason(pair, specs)
     for spec in specs if pair.heads else ():
         refuse_heads(spec, pair.heads)
         refuse_deep(spec, pair.heads, form(spec, None).drafter.depth)
-    if joined := joined_tier(pair, specs):
-        before, (name, why) = name, joined
-        pair = pair if name == before else check_models(specs, device, name)
+    if reason := joined_reason(pair, specs) or stateful:
+        pair = pair if name == "eager" else check_models(specs, device, "eager")  # dtypes depend on the tier
+        name, why = eager(reason)
     pair = replace(pair, warnings=(*pair.warnings, *unthinking(specs, pair.thinking), *unfused(pair, name)))
     tier = Tier(name, device, not_whole(specs[0]), packs(specs[0], name, device))
     return pair, tier, f"tier {name}: {why}"

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import Any
 
 import httpcore2
 import httpx2
@@ -203,12 +203,10 @@ class Client:
     def models(self) -> list[Mapping[str, Any]]:
         """The models that the server offers. ServerError if there is no server, or not one of completions."""
         status, body = self._read("/v1/models")
-        if status != HTTPStatus.OK:
-            self._wrong(status, body)
-        try:
-            return [dict(one) for one in json.loads(body)["data"]]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            self._wrong(status, body)
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
+            if status == HTTPStatus.OK:
+                return [dict(one) for one in json.loads(body)["data"]]
+        raise self._wrong(status, body)
 
     def ready(self) -> bool:
         """Whether the server says that it can answer."""
@@ -229,11 +227,10 @@ class Client:
             return None
         try:
             status, body = self._read(self.dialect.metrics)
+            return counters_in(body) if status == HTTPStatus.OK else None
         except ServerError:
             self.mute.add(self.url)
             return None
-        try:
-            return counters_in(body) if status == HTTPStatus.OK else None
         except ValueError as error:
             page = self.dialect.metrics
             raise ServerError(f"{self.url}: its counters ({page}) have {error}: see the server's log") from None
@@ -255,7 +252,7 @@ class Client:
         with self._answer("POST", path, bounds, body) as (response, watch):
             streams = response.headers.get("content-type", "").startswith("text/event-stream")
             if response.status_code != HTTPStatus.OK or not streams:
-                self._wrong(response.status_code, whole(response), response)
+                raise self._wrong(response.status_code, whole(response), response)
             return answer_of(events(response, watch.heard), began, self.url, most)
 
     def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
@@ -307,12 +304,12 @@ class Client:
             return ServerError(f"{self.url}: no server is there ({said}): start it, or name another --url")
         return ServerError(f"{self.url}: the connection was lost ({said}): see the server's log")
 
-    def _wrong(self, status: int, body: str, response: httpx2.Response | None = None) -> NoReturn:
-        """Raise ServerError for an unusable answer."""
+    def _wrong(self, status: int, body: str, response: httpx2.Response | None = None) -> ServerError:
+        """The error of an unusable answer."""
         after = response.headers.get("Retry-After") if response else None
         wait = f"; it requests a wait of {clean(after)} seconds" if after else ""
         advice = ADVICE.get(status, "see the server's log")
-        raise ServerError(f"{self.url}: the server answered {status} ({clean(body, 200)}){wait}: {advice}")
+        return ServerError(f"{self.url}: the server answered {status} ({clean(body, 200)}){wait}: {advice}")
 
 
 def api_key() -> str:

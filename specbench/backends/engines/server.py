@@ -12,16 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from specbench.acceptance import (
-    COUNTERS,
-    MEAN,
-    SPARE,
-    TOTALS,
-    Counters,
-    Record,
-    divided,
-    fitted,
-)
+from specbench.acceptance import COUNTERS, MEAN, SPARE, TOTALS, Counters, Record, divided, fitted
 from specbench.backends.base import Backend, Decode, Held, Loading, refuse_settings, unseen
 from specbench.backends.engines.client import Client
 from specbench.backends.engines.dialects import (

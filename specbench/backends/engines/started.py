@@ -4,10 +4,8 @@ All arms stay ready where memory is enough. Where it is not, each is started for
 """
 
 import json
-import os
 import re
 import shlex
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -76,11 +74,8 @@ def in_python(python: Path, module: str, own: Mapping[str, str], names: Sequence
 
 def llama_cpp() -> Program:
     program = install.llama_server()
-    own = install.libraries(program)
-    said = subprocess.run(
-        [str(program), "--help"], env={**os.environ, **own}, capture_output=True, text=True, check=False
-    )
-    return Program((str(program),), own, install.llama_version(program), said.stdout)
+    known = install.printed(program, "--help")
+    return Program((str(program),), install.libraries(program), install.llama_version(program), known)
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {"vllm-serve": vllm, "sglang": sglang, "llama-server": llama_cpp}
