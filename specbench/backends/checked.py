@@ -157,8 +157,8 @@ def with_drafter(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> Chec
         report = check.check_pair(target.tokenizer, role.tokenizer, target.config, role.config, name)
         context, warnings = report.context, report.warnings
     else:
-        found, context = heads.both_vocabularies(target, role, name, spec), check.context_length(role.config)
-        foreign, warnings = {**foreign, name: found}, (heads.vocabulary_said(found, context, pair.context),)
+        found, remark = heads.both_vocabularies(target, role, name, spec, pair.context)
+        foreign, warnings, context = {**foreign, name: found}, (remark,), check.context_length(role.config)
     warnings = (*pair.warnings, *warnings)
     return replace(pair, roles=roles, context=min(pair.context, context), warnings=warnings, foreign=foreign)
 

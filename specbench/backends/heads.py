@@ -145,20 +145,16 @@ def attended(found: Found) -> int:
     return int(2 * config.num_key_value_heads * config.head_dim)
 
 
-def both_vocabularies(target: Role, role: Role, name: str, spec: RunSpec) -> Vocabularies:
-    """Both vocabularies of a draft with another tokenizer. UnusableModelError or UsageError if no rule applies."""
+def both_vocabularies(target: Role, role: Role, name: str, spec: RunSpec, longest: int) -> tuple[Vocabularies, str]:
+    """Both vocabularies of a draft with another tokenizer, and a remark on the rule that joins them, their common
+    tokens, and how far the draft reads. UnusableModelError or UsageError if no rule applies."""
     ours, theirs = (int(one.config.get_text_config(decoder=True).vocab_size) for one in (target, role))
     spellings = spelling_of(target.tokenizer), spelling_of(role.tokenizer)
     found = Vocabularies(*spellings, ours, theirs, name, spec.vocabulary or "auto")
-    _ = found.rule
-    return found
-
-
-def vocabulary_said(found: Vocabularies, context: int, longest: int) -> str:
-    """A one-line remark: the rule, the common tokens, and how far the draft reads."""
     rule = {
         "common": "it drafts tokens that both have",
         "strings": "its text is re-tokenised with the target's tokenizer, on the host in every round",
     }[found.rule]
+    context = context_length(role.config)
     reads = f"; it reads {context} of its own tokens only" if context < longest else ""
-    return f"vocabulary {found.rule}: the {found.name} has another tokenizer; {found.shared}; {rule}{reads}"
+    return found, f"vocabulary {found.rule}: the {name} has another tokenizer; {found.shared}; {rule}{reads}"

@@ -42,28 +42,22 @@ class BeyondError(OSError):
     """An answer exceeded a limit of time or size; the message names the limit."""
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """The limits of one answer: total seconds and bytes, headers included, and seconds without new data."""
-
-    seconds: float
-    size: int
-    stall: float = math.inf
-
-
 class Watch:
-    """One answer that is read within bounds, and can be aborted by another thread."""
+    """One answer that is read within limits, and can be aborted by another thread.
 
-    def __init__(self, bounds: Bounds) -> None:
-        self.bounds = bounds
-        self.ends, self.left = time.monotonic() + bounds.seconds, bounds.size
+    total, size: seconds and bytes of all, headers included; stall: seconds without new data.
+    """
+
+    def __init__(self, total: float, size: int, stall: float = math.inf) -> None:
+        self.total, self.size, self.stall = total, size, stall
+        self.ends, self.left = time.monotonic() + total, size
         self.stream: httpcore2.NetworkStream | None = None
         self.over = False
         self.heard()
 
     def heard(self) -> None:
         """Record that a piece of the answer has arrived."""
-        self.stalls = time.monotonic() + self.bounds.stall
+        self.stalls = time.monotonic() + self.stall
 
     def seconds(self, stream: httpcore2.NetworkStream) -> float:
         """The time that is left for the next part, on this connection: data that has already arrived is still read."""
@@ -75,8 +69,8 @@ class Watch:
     def late(self) -> BeyondError:
         """The error of an answer whose time is over."""
         if self.stalls < self.ends:
-            return BeyondError(f"the server has been silent for {self.bounds.stall:g} seconds")
-        return BeyondError(f"the server has not ended its answer in {self.bounds.seconds:g} seconds")
+            return BeyondError(f"the server has been silent for {self.stall:g} seconds")
+        return BeyondError(f"the server has not ended its answer in {self.total:g} seconds")
 
     def hang_up(self) -> None:
         """Abort the answer for whichever thread reads it."""
@@ -103,7 +97,7 @@ class Watched(httpcore2.NetworkStream):
             raise watch.late() from None
         watch.left -= len(found)
         if watch.left < 0:
-            raise BeyondError(f"the server's answer is longer than {watch.bounds.size} bytes")
+            raise BeyondError(f"the server's answer is longer than {watch.size} bytes")
         return found
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -158,11 +152,8 @@ class Lines:
         self._over = False
 
     @contextmanager
-    def ask(
-        self, request: httpx2.Request, bounds: Bounds, client: httpx2.Client
-    ) -> Iterator[tuple[httpx2.Response, Watch]]:
+    def ask(self, request: httpx2.Request, watch: Watch, client: httpx2.Client) -> Iterator[httpx2.Response]:
         """The start of an answer. Raises OSError or httpx2.HTTPError."""
-        watch = Watch(bounds)
         watch.over = self._over
         self._open.add(watch)
         before = WATCH.set(watch)
@@ -170,7 +161,7 @@ class Lines:
             with closing(client.send(request, stream=True)) as response:
                 if response.headers.get("content-encoding", "identity") != "identity":
                     raise httpx2.DecodingError("a compressed answer, which was not requested", request=request)
-                yield response, watch
+                yield response
         finally:
             WATCH.reset(before)
             self._open.discard(watch)
@@ -245,11 +236,11 @@ class Client:
     def complete(self, request: Mapping[str, Any]) -> Answer:
         """Stream the answer to messages or to a prompt. ServerError, in one line, for any failure."""
         most = int(request["max_tokens"])
-        bounds = Bounds(STALL + SLOWEST * most, LONGEST + EVENT * most, STALL)
+        watch = Watch(STALL + SLOWEST * most, LONGEST + EVENT * most, STALL)
         body = json.dumps({**request, "stream": True, "stream_options": {"include_usage": True}})
         path = "/v1/chat/completions" if "messages" in request else "/v1/completions"
         began = time.perf_counter()
-        with self._answer("POST", path, bounds, body) as (response, watch):
+        with self._answer("POST", path, watch, body) as response:
             streams = response.headers.get("content-type", "").startswith("text/event-stream")
             if response.status_code != HTTPStatus.OK or not streams:
                 raise self._wrong(response.status_code, whole(response), response)
@@ -257,29 +248,27 @@ class Client:
 
     def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
         """The status and the JSON of an answer, or its text where it is none. ServerError if there is no answer."""
-        with self._answer("POST", path, Bounds(POST_SECONDS, POSTED), json.dumps(body)) as (response, _):
+        with self._answer("POST", path, Watch(POST_SECONDS, POSTED), json.dumps(body)) as response:
             text = whole(response)
             with suppress(ValueError, RecursionError):
                 return response.status_code, json.loads(text)
             return response.status_code, text
 
     def _read(self, path: str) -> tuple[int, str]:
-        with self._answer("GET", path, Bounds(PAGE_SECONDS, PAGE)) as (response, _):
+        with self._answer("GET", path, Watch(PAGE_SECONDS, PAGE)) as response:
             return response.status_code, whole(response)
 
     @contextmanager
-    def _answer(
-        self, method: str, path: str, bounds: Bounds, body: str | None = None
-    ) -> Iterator[tuple[httpx2.Response, Watch]]:
+    def _answer(self, method: str, path: str, watch: Watch, body: str | None = None) -> Iterator[httpx2.Response]:
         """The start of an answer. ServerError for any failure."""
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if key := api_key():
             headers["Authorization"] = f"Bearer {key}"
-        silence = min(bounds.seconds, bounds.stall)
+        silence = min(watch.total, watch.stall)
         request = httpx2.Request(method, self._place(path), headers=headers, content=body,
                                  extensions={"timeout": httpx2.Timeout(silence).as_dict()})  # fmt: skip
         try:
-            with self.lines.ask(request, bounds, connections(self.own)) as found:
+            with self.lines.ask(request, watch, connections(self.own)) as found:
                 yield found
         except (OSError, httpx2.HTTPError) as error:
             raise self._lost(error, silence) from error

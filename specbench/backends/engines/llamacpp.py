@@ -16,7 +16,7 @@ import torch
 from specbench.acceptance import spread
 from specbench.backends.base import drafting, parts_of, refuse_settings
 from specbench.backends.checked import CheckedPair
-from specbench.backends.engines.client import Bounds, Lines, connections, whole
+from specbench.backends.engines.client import Lines, Watch, connections, whole
 from specbench.backends.engines.external import Apart, Finished, Prompts, Start, files_of, opened, refuse_ours
 from specbench.backends.engines.install import LLAMA_CPP, libraries, llama_server, llama_version
 from specbench.backends.engines.process import Listening
@@ -127,7 +127,7 @@ class Server(Listening):
             method, f"{self.url}{path}", content=body, headers={"Content-Type": "application/json"},
             extensions={"timeout": httpx2.Timeout(seconds).as_dict()},
         )  # fmt: skip
-        with lines.ask(request, Bounds(seconds, LARGEST), connections(own=True)) as (response, _):
+        with lines.ask(request, Watch(seconds, LARGEST), connections(own=True)) as response:
             return response.status_code, whole(response)
 
 
@@ -189,18 +189,15 @@ def refuse_files(name: str, pair: CheckedPair) -> None:
 def located(options: Sequence[str], pair: CheckedPair) -> list[str]:
     """The server's options with files in place of model names."""
     found = list(options)
-    for place in [number for number, word in enumerate(options) if word in ("-m", "-md")]:
-        found[place + 1] = str(file_of(options[place + 1], pair))
+    for place in [number for number, word in enumerate(options, 1) if word in ("-m", "-md")]:
+        role = pair.roles[options[place]]
+        folder, files = files_of(role)
+        if role.checkpoint.file:
+            found[place] = str(folder / role.checkpoint.file)
+        else:
+            name, cache = role.checkpoint.name, own_place() / "gguf"
+            found[place] = str(gguf_of(name, files, role.config, role.tokenizer, role.dtype, cache))
     return found
-
-
-def file_of(name: str, pair: CheckedPair) -> Path:
-    """The GGUF file of a role: the given file, or one converted from its folder."""
-    role = pair.roles[name]
-    folder, found = files_of(role)
-    if role.checkpoint.file:
-        return folder / role.checkpoint.file
-    return gguf_of(role.checkpoint.name, found, role.config, role.tokenizer, role.dtype, own_place() / "gguf")
 
 
 def notes_on(spec: RunSpec, pair: CheckedPair) -> Sequence[str]:
