@@ -81,11 +81,15 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         **latency([s.baseline for s in samples], traces, rows),
         **served([s.baseline for s in samples], traces),
         **speedup_columns(samples),
-        "break_even_batch": break_even(samples, baseline, method, drafting.nodes, rows),
+        "break_even_batch": break_even(samples, baseline, method, drafting["nodes_per_round"], rows),
         "rows_idle": rows_idle(samples, rows),
         "baseline_rows_idle": rows_idle(samples, rows, baseline=True),
         **chosen_columns(samples),
-        **tallies(counts, drafting),
+        "rounds": counts.rounds,
+        "drafted": counts.drafted,
+        "tested": counts.tested,
+        "accepted": counts.accepted,
+        **drafting,
         **belief_columns(rounds),
         "tokens": method.tokens,
         "baseline_tokens": baseline.tokens,
@@ -127,14 +131,8 @@ def acceptance_columns(samples: Sequence[Sample], counts: metrics.Acceptance) ->
 
 def length_columns(traces: Sequence[Trace]) -> dict[str, Any]:
     """How much rounds with a draft accepted, and where a server's counts come from."""
-    found = metrics.lengths([trace.rounds for trace in traces])
-    return {
-        "acceptance_length": found.mean,
-        "acceptance_length_mean": found.by_request,
-        "rounds_by_accepted": " ".join(map(str, found.histogram)),
-        "acceptance_joint": " ".join(f"{share:.4g}" for share in found.joint),
-        "acceptance_from": "; ".join(sorted({trace.source for trace in traces if trace.source})),
-    }
+    sources = "; ".join(sorted({trace.source for trace in traces if trace.source}))
+    return metrics.lengths([trace.rounds for trace in traces]) | {"acceptance_from": sources}
 
 
 def speedup_columns(samples: Sequence[Sample]) -> dict[str, float | None]:
@@ -176,20 +174,6 @@ def explanation(samples: Sequence[Sample], baseline: Timing, method: Timing, loo
     found = explain(rounds, baseline, method, lookahead, speedup_of(samples).value, drafts, relayed)
     levels = (level.row(number) for number, level in enumerate(inner, start=2))
     return found.row() | {name: value for row in levels for name, value in row.items()}
-
-
-def tallies(counts: metrics.Acceptance, drafting: metrics.Drafting) -> dict[str, Any]:
-    """What the rounds drafted, tested and accepted, in total and per round."""
-    return {
-        "rounds": counts.rounds,
-        "drafted": counts.drafted,
-        "tested": counts.tested,
-        "accepted": counts.accepted,
-        "drafted_per_round": drafting.levels,
-        "nodes_per_round": drafting.nodes,
-        "draft_hit_rate": drafting.hit_rate,
-        "law_distance": drafting.distance,
-    }
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from specbench.acceptance import spread
 from specbench.backends.base import drafting, parts_of, refuse_settings
 from specbench.backends.checked import CheckedPair
 from specbench.backends.engines.client import Lines, Watch, connections, whole
-from specbench.backends.engines.external import Apart, Finished, Prompts, Start, files_of, opened, refuse_ours
-from specbench.backends.engines.install import LLAMA_CPP, libraries, llama_server, llama_version
+from specbench.backends.engines.external import Finished, Prompts, Start, files_of, refuse_ours
+from specbench.backends.engines.install import LLAMA_CPP, libraries, llama_version
 from specbench.backends.engines.process import Listening
 from specbench.backends.engines.server import sent_at
 from specbench.errors import UnusableModelError, UsageError
@@ -32,11 +32,6 @@ OPENING, DECODING = 600.0, 1800.0  # timeouts in seconds of starting and of an a
 LARGEST = 64 << 20  # bytes of an answer
 LAW = ("temperature", "top_k", "top_p", "min_p")  # in the order in which the native backend applies them
 CACHES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}  # dtype of keys and values, by that of the weights
-
-
-def open_pair(specs: Sequence[RunSpec]) -> Apart:
-    """The pair of some specs, checked without weights. Raises UsageError or UnusableModelError."""
-    return opened(LlamaCpp(llama_server()), specs)
 
 
 @dataclass(frozen=True)

@@ -63,23 +63,18 @@ COARSE = (TOTALS, MEAN)  # sources without rounds or drafted tokens: counters ar
 def open_pair(specs: Sequence[RunSpec]) -> "Server":
     """The servers of some specs, which must be running. Raises UsageError or ServerError."""
     for spec in specs:
-        refuse_spec(spec)
+        if spec.url is None:
+            raise UsageError("--backend openai: name the server with --url http://localhost:8000")
+        if spec.method != BASELINE and spec.baseline_url is None:
+            raise UsageError(
+                "--backend openai: name a server of the same model without a draft with --baseline-url, which the "
+                "speedup is over; or measure one server alone with --method baseline"
+            )
+        refuse_requests(spec)
     found = Server(specs)
     for url in dict.fromkeys(address(spec) for spec in (*specs, *(one.baseline for one in specs))):
         found.check(Client(url), specs[0].target)
     return found
-
-
-def refuse_spec(spec: RunSpec) -> None:
-    """UsageError for settings that only the server's operator can choose."""
-    if spec.url is None:
-        raise UsageError("--backend openai: name the server with --url http://localhost:8000")
-    if spec.method != BASELINE and spec.baseline_url is None:
-        raise UsageError(
-            "--backend openai: name a server of the same model without a draft with --baseline-url, which the speedup "
-            "is over; or measure one server alone with --method baseline"
-        )
-    refuse_requests(spec)
 
 
 def refuse_requests(spec: RunSpec) -> None:

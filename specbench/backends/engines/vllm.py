@@ -9,8 +9,8 @@ import torch
 
 from specbench.backends.base import drafting, refuse_settings
 from specbench.backends.checked import CheckedPair
-from specbench.backends.engines.external import Apart, Finished, Prompts, Start, files_of, opened, refuse_ours
-from specbench.backends.engines.install import VLLM, installed, vllm_python
+from specbench.backends.engines.external import Finished, Prompts, Start, files_of, refuse_ours
+from specbench.backends.engines.install import VLLM, installed
 from specbench.backends.engines.process import Child
 from specbench.backends.memory import Estimate
 from specbench.errors import UnusableModelError, UsageError
@@ -34,11 +34,6 @@ BUG = (
     "vLLM on a CPU samples wrongly with a draft at temperatures above 0 in version 0.32 (vLLM issue 55005), so that "
     "acceptance and speed are not those of a lossless method: see the z-test of specbench verify --backend vllm"
 )
-
-
-def open_pair(specs: Sequence[RunSpec]) -> Apart:
-    """The pair of some specs, checked without weights. Raises UsageError or UnusableModelError."""
-    return opened(Vllm(vllm_python()), specs)
 
 
 @dataclass(frozen=True)
@@ -70,14 +65,14 @@ class Vllm:
 
     def serve(self, start: Start, pair: CheckedPair) -> "Process":
         llm = located(start["llm"], pair)
-        child = Child(self.name, [str(self.python), "-I", str(self.script)], variables(self.python, llm))
+        process = Process(self.name, [str(self.python), "-I", str(self.script)], variables(self.python, llm))
+        process.patience = self.patience[1]
         try:
-            said = child.ask({"op": "open", "llm": llm}, self.patience[0])
-            refuse_elsewhere(said, start)
+            refuse_elsewhere(process.ask({"op": "open", "llm": llm}, self.patience[0]), start)
         except BaseException:  # also on an interrupt: it would continue opening
-            child.close()
+            process.close()
             raise
-        return Process(child, self.patience[1])
+        return process
 
     def tier(self, spec: RunSpec) -> str:
         return "eager" if spec.tier == "eager" else "compile"  # vLLM's default
@@ -88,22 +83,17 @@ class Vllm:
         return (version, *notes_on(spec, pair, speculation(spec, pair)))
 
 
-@dataclass(frozen=True)
-class Process:
-    """An opened engine."""
+class Process(Child):
+    """An engine."""
 
-    child: Child
-    patience: float
+    patience = DECODING
 
     def decode(
         self, spec: RunSpec, prompts: Prompts, seeds: Sequence[int], ends: Sequence[int]
     ) -> tuple[list[Finished], float]:
         draws = [draw(spec, seed, ends) for seed in seeds]
         message = {"op": "decode", "prompts": [list(prompt) for prompt in prompts], "draws": draws}
-        return decoded(self.child.ask(message, self.patience), len(draws))
-
-    def close(self) -> None:
-        self.child.close()
+        return decoded(self.ask(message, self.patience), len(draws))
 
 
 def refuse_elsewhere(said: Mapping[str, Any], start: Start) -> None:
