@@ -70,11 +70,6 @@ class CheckedPair:
         """The heads by the names of their roles."""
         return {name: role.head for name, role in self.roles.items() if role.head is not None}
 
-    @property
-    def borrowing(self) -> set[str]:
-        """The names of the heads that need the target's network."""
-        return {name for name, role in self.roles.items() if role.borrows}
-
     def columns(self, commits: Named, weights: Named, rollbacks: Named) -> dict[str, Any]:
         """The columns that describe every resolved role, with the facts known after loading.
         `scale_model` names the roles that are scale models; it may be empty."""

@@ -204,13 +204,14 @@ class Native:
         """Those that the method names may share caches and read the target's hidden states."""
         fixed, drafter = self.tier.name != "eager" and not eager, form(spec, self.costs).drafter
         networks, law, named = self.passing(learners(spec.method)), self.law(spec), needs(spec.method)
+        borrowing = {name for name, role in self.pair.roles.items() if role.borrows}
         models = {
             name: model_of(
                 *(self.rollbacks[name], network, self.joins.law(name, law), self.joins.width(name)),
                 *(fixed, self.tier.passes(drafter.static or eager), memory.beside()),
             )
             for name, network in networks.items()
-            if name not in self.pair.borrowing
+            if name not in borrowing
         }
         heads = {name: None if name in models else networks[name] for name in self.pair.heads if name in named}
         return joined_in(self.joins.joined(sharing(models, named)), heads, drafter.depth)

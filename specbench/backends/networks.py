@@ -31,9 +31,8 @@ from specbench.spec import RunSpec
 VIEWS = ("Streaming", "Retrieval")  # parts that look into the drafting model
 HOST = "texts are re-tokenised with the target's tokenizer, on the host in every round"
 WRITTEN = {"ModelDrafter", "Expand", "Planned", "Dynamic"}  # the parts whose drafts can be re-tokenised
-GREEDY = Sampling(
-    temperature=0.0
-)  # the likeliest of several texts: a point mass is accepted with the target's probability of it
+# the likeliest of several texts: a point mass is accepted with the target's probability of it
+GREEDY = Sampling(temperature=0.0)
 CHAINS = "baseline, chain, block, token-match, prompt-lookup, suffix-lookup, maxgram, jacobi"  # among those that work
 REPLAY = "rejected tokens are taken back by a copy of its state, and accepted ones read again: that is part of"
 SINGLE = "it continues from a state one token at a time only"

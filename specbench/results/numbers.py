@@ -76,7 +76,8 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         "draws": len(by_prompt(samples)),
         **turn_columns(samples),
         **acceptance_columns(samples, counts),
-        **length_columns(traces),
+        **metrics.lengths([trace.rounds for trace in traces]),
+        "acceptance_from": "; ".join(sorted({trace.source for trace in traces if trace.source})),
         **cost_columns(samples, baseline, method),
         **latency([s.baseline for s in samples], traces, rows),
         **served([s.baseline for s in samples], traces),
@@ -127,12 +128,6 @@ def acceptance_columns(samples: Sequence[Sample], counts: metrics.Acceptance) ->
         "accepted_per_drafted": counts.accepted_per_drafted,
         "tokens_per_round": counts.tokens_per_round,
     }
-
-
-def length_columns(traces: Sequence[Trace]) -> dict[str, Any]:
-    """How much rounds with a draft accepted, and where a server's counts come from."""
-    sources = "; ".join(sorted({trace.source for trace in traces if trace.source}))
-    return metrics.lengths([trace.rounds for trace in traces]) | {"acceptance_from": sources}
 
 
 def speedup_columns(samples: Sequence[Sample]) -> dict[str, float | None]:
