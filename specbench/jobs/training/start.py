@@ -93,7 +93,12 @@ class Start:
     def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
         """A network; folder: that of a continued run, whose draft has its shape and whose checkpoint the weights."""
         student = begun(self, given, recipe, folder)
-        return Begun(student, self.words, said_of(student), lambda network, place: save_network(network, place, given))
+        return Begun(
+            student,
+            self.words,
+            said_of(student),
+            lambda network, place: save_network(network, place, given.tokenizer, given.dtype),
+        )
 
     def check(self, config: Any, tokenizer: Any) -> None:
         text = config.get_text_config(decoder=True)
@@ -129,11 +134,11 @@ def begun(asked: Start, given: Teaching, recipe: Recipe, folder: Path | None) ->
     return student.to(given.device)
 
 
-def save_network(network: Any, folder: Path, given: Teaching) -> None:
-    """Save a draft as a checkpoint, in the target's dtype and with its tokenizer."""
-    save_draft(network, folder, given.dtype)
+def save_network(network: Any, folder: Path, tokenizer: Any, dtype: torch.dtype | None = None) -> None:
+    """Save a draft as a checkpoint, by default in its own dtype. Its weights appear last."""
     with filling(folder) as scratch:
-        given.tokenizer.save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+    save_draft(network, folder, dtype)
 
 
 def first(asked: Start, given: Teaching, recipe: Recipe) -> Any:
@@ -309,7 +314,7 @@ class PardStart:
             student=Masked(network, mask),
             words=f"{self.start.begin}, through masks",
             shape=f"{said_of(network)}, its mask is the token {mask}",
-            save=lambda student, place: save_network(student.network, place, given),
+            save=lambda student, place: save_network(student.network, place, given.tokenizer, given.dtype),
             lesson=lesson_of(given, recipe, self.steps),
             card={"what": "small language model (PARD)", "alpha": ALPHA},
             command="run",
