@@ -173,10 +173,6 @@ class Point:
     accepted: float
     by_category: Mapping[str, Figures] = field(default_factory=dict)
 
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> "Point":
-        return cls(**{**stored, "by_category": {name: Figures(**one) for name, one in stored["by_category"].items()}})
-
 
 @dataclass
 class Progress:
@@ -208,10 +204,6 @@ class Progress:
         self.curve.append(Point(self.tokens, self.seconds, self.loss, figures.alpha, figures.accepted, by_category))
         self.loss, self.passed = None, 0
 
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> "Progress":
-        return cls(**{**stored, "curve": [Point.read(point) for point in stored["curve"]]})
-
 
 @dataclass(frozen=True)
 class Trained:
@@ -220,7 +212,7 @@ class Trained:
     figures: Figures
     by_category: Mapping[str, Figures]
     progress: Progress
-    ended: str
+    ended: str = ""
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,10 @@ class HeadLesson:
         if not len(read.states):  # a text too short for a draft
             return torch.stack([weight.sum() * 0.0 for weight in student.parameters()]).sum()
         name = self.recipe.loss(done)
-        told = self.rows(read, Sampling(self.recipe.temperature or 1.0)) if name != TEXT else self.text(read)
+        if name == TEXT:
+            told = point_mass(read.tokens, self.teacher.width, torch.float32)
+        else:
+            told = self.rows(read, Sampling(self.recipe.temperature or 1.0))
         with known_alone(student) as known:
             drafts = student(read.features, read.ids, read.places, self.steps)
         rows, mass = renormalised(told if known is None else told.index_select(-1, known))
@@ -202,10 +205,6 @@ class HeadLesson:
     def rows(self, read: Read, law: Sampling) -> Tensor:
         """[n, V] the teacher's distributions at the learned positions."""
         return law(headed(self.teacher.network, read.states), self.teacher.width)
-
-    def text(self, read: Read) -> Tensor:
-        """[n, V] the text's tokens as point masses instead."""
-        return point_mass(read.tokens, self.teacher.width, torch.float32)
 
     @torch.no_grad()
     def read(self, batch: Batch) -> Read:

@@ -7,7 +7,8 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,10 +18,9 @@ import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from specbench.decoding.types import point_mass
 from specbench.errors import SpecbenchError, UsageError
 from specbench.files import ANY, check_regular, own_folder, read_whole
 from specbench.models.network.reduced import known_alone
@@ -123,11 +123,6 @@ def logits_of(network: Any, batch: Batch) -> Tensor:
     return rows
 
 
-def text_rows(batch: Batch, width: int) -> Tensor:
-    """[n, width] the learned tokens as point masses, for learning without a teacher."""
-    return point_mass(batch.following, width, torch.float32)
-
-
 def on_common_tokens(p: Tensor, student: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     """p [n, V] and the student's logits, in float32, on the tokens that the student knows."""
     with known_alone(student) as known:
@@ -197,13 +192,14 @@ def write_checkpoint(folder: Path, step: int, progress: Mapping[str, Any], save:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def read_checkpoint(path: Path, take: Callable[[dict[str, Any], Path], T]) -> T:
-    """The result of `take` for a checkpoint's progress and its folder. UsageError if it fails."""
+@contextmanager
+def read_checkpoint(path: Path) -> Iterator[dict[str, Any]]:
+    """The progress of a checkpoint. UsageError if its files cannot be read, or the enclosed code fails with them."""
     try:
         for file in path.rglob("*"):
             if not file.is_dir():
                 check_regular(file, ANY)
-        return take(json.loads(read_whole(path / STATE)), path)
+        yield json.loads(read_whole(path / STATE))
     except Exception as error:  # truncated or forged files: json, pickle, safetensors and torch differ
         raise UsageError(
             f"cannot continue from {path}: {first_line(error)}; remove it to begin again, or give another --output"
@@ -267,23 +263,9 @@ class Learner:
         self.optimiser.step()
         self.optimiser.zero_grad()
 
-    @property
-    def processes(self) -> int:
-        return int(self.accelerator.num_processes)
-
-    @property
-    def process(self) -> int:
-        """The rank of this process."""
-        return int(self.accelerator.process_index)
-
-    @property
-    def first(self) -> bool:
-        """Whether this process writes the results."""
-        return bool(self.accelerator.is_main_process)
-
     def total(self, count: int) -> int:
         """A count summed over all processes."""
-        if self.processes == 1:
+        if self.accelerator.num_processes == 1:
             return count
         return int(self.accelerator.reduce(torch.tensor(count, device=self.accelerator.device)))
 
@@ -294,19 +276,9 @@ class Learner:
             self.accelerator.save_state(str(place))
             save_file(dict(best), place / BEST)
 
-        if self.first:
+        if self.accelerator.is_main_process:
             write_checkpoint(folder, step, progress, into)
         self.accelerator.wait_for_everyone()
-
-    def load(self, path: Path, read: Callable[[dict[str, Any], dict[str, Tensor]], T]) -> T:
-        """Continue from the files of `save`: the result of `read` for the progress and the best weights."""
-
-        def take(progress: dict[str, Any], place: Path) -> T:
-            found = read(progress, load_file(place / BEST))
-            self.accelerator.load_state(str(place))
-            return found
-
-        return read_checkpoint(path, take)
 
 
 # --- processes --------------------------------------------------------------------------------------------------------

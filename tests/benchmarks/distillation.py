@@ -25,7 +25,7 @@ from scipy.stats import t as student_t
 
 from specbench.jobs.training.data import Source, Teaching, teaching
 from specbench.jobs.training.start import Start, first, said_of
-from specbench.training.distil import train
+from specbench.training.distil import Run
 from specbench.training.evaluation import Along, Judge, chosen, sampled
 from specbench.training.recipe import Recipe
 from tests.benchmarks import harness
@@ -97,7 +97,7 @@ def trained(given: Teaching, start: Any, recipe: Recipe, place: Path) -> tuple[A
     if file.exists():
         load_model(student, file)
         return student.eval().requires_grad_(False), None
-    train(student, given.teacher, given.cache, recipe)
+    Run(student, given.teacher, given.cache, recipe).trained()
     save_model(student, str(file))
     return student, round(time.monotonic() - began)
 

@@ -4,12 +4,11 @@ import pytest
 import torch
 
 from specbench.models.network.sampling import Sampling
-from specbench.training.distil import train
 from specbench.training.evaluation import Judge
 from specbench.training.learner import REST, Missed, batch_of, hit, logits_of
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher
-from tests.support.learning import cache, examples, llama
+from tests.support.learning import cache, examples, llama, train
 
 TEACHER, FIRST, SECOND = llama(2), llama(1, seed=1), llama(1, seed=2)
 TEXTS = examples(8)

@@ -24,7 +24,7 @@ from specbench.jobs.output import say
 from specbench.jobs.training.data import CACHE, Source, Teaching, teaching
 from specbench.jobs.training.start import Beginning, Begun
 from specbench.show.text import Format, print_records
-from specbench.training.distil import Kept, pace, train
+from specbench.training.distil import Kept, Run, pace
 from specbench.training.evaluation import (
     Figures,
     Judge,
@@ -230,7 +230,7 @@ class Training:
         weights = Missed(self.earlier) if self.earlier and self.asked.boosted else None
         try:
             with shown(self.err) as watch:
-                done = train(self.student, *data, kept, watch, weights, self.earlier, self.made.lesson)
+                done = Run(self.student, *data, kept, watch, weights, self.earlier, self.made.lesson).trained()
         except DivergedError as error:
             raise DivergedError(
                 f"{error}: {clean_path(self.asked.output)} has the best draft before that; try a smaller --rate, "
