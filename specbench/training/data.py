@@ -9,14 +9,12 @@ import io
 import os
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from specbench.data.forms import ChatSettings
-from specbench.data.loading import load_prompts
 from specbench.data.longtext import Encode, is_long
 from specbench.data.prompts import Prompt, PromptSet
 from specbench.data.sources import READERS, unpacked
@@ -126,17 +124,7 @@ def parts_of(path: Path) -> Iterator[str]:
 # --- sources ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Reading:
-    """The settings for reading prompts. longest: maximum tokens of a prompt; the others as in `load_prompts`."""
-
-    encode: Encode
-    chat: ChatSettings
-    longest: int | None = None
-    limit: int | None = None
-    seed: int = 0
-    column: str | None = None
-    template: str | None = None
+Load = Callable[[str, Encode], PromptSet]  # the prompts of a data set, see `load_prompts`
 
 
 @dataclass(frozen=True)
@@ -230,7 +218,7 @@ class Sources:
         return found
 
 
-def sources(names: Sequence[str], reading: Reading, *, answered: bool) -> Sources:
+def sources(names: Sequence[str], load: Load, encode: Encode, *, answered: bool) -> Sources:
     """The sources of some names; answered: the target will answer them, so all of them must have prompts.
 
     UsageError, in one line, for an unknown name, a missing file, and data without text.
@@ -240,21 +228,17 @@ def sources(names: Sequence[str], reading: Reading, *, answered: bool) -> Source
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise UsageError(f"--data {clean(twice[0], 300)} is named twice: name it once")
-    return Sources(tuple(source(name, reading, answered) for name in names))
+    return Sources(tuple(source(name, load, encode, answered) for name in names))
 
 
-def source(name: str, reading: Reading, answered: bool) -> Source:
+def source(name: str, load: Load, encode: Encode, answered: bool) -> Source:
     if name.startswith(TEXT) and not answered:
         return Source(name, label_of(name), files=text_files(name.removeprefix(TEXT)))
     if name.startswith(TEXT) and os.path.isdir(os.path.expanduser(name.removeprefix(TEXT))):
         raise UsageError(f"--data {clean(name, 300)} is a folder of text, which has no prompts: add --as-it-is")
     # a text's tokens are made when it is written, and never all in memory
-    encode = reading.encode if answered or is_long(name) else (lambda text: [0])
-    found = load_prompts(
-        name, encode, limit=reading.limit, seed=reading.seed, longest=reading.longest, column=reading.column,
-        template=reading.template, chat=reading.chat,
-    )  # fmt: skip
-    return Source(name, label_of(name), prompts=found)
+    made = encode if answered or is_long(name) else (lambda text: [0])
+    return Source(name, label_of(name), prompts=load(name, made))
 
 
 def label_of(name: str) -> str:

@@ -190,12 +190,10 @@ def answered(decode: Decode, asked: Sequence[Asked], seed: int, chat: Chat | Non
 # --- origins ----------------------------------------------------------------------------------------------------------
 
 
-def answers_origin(
-    sources: Sources, spec: RunSpec, described: Mapping[str, Any], tokenizer: Any, vocabulary: int, samples: int = 1
-) -> Origin:
-    """The origin of answers decoded by a spec. described: `Backend.describe`; vocabulary: width of the target's head.
+def answers_origin(about: Mapping[str, Any], spec: RunSpec, samples: int) -> Origin:
+    """The origin of answers decoded by a spec; about: see `described`. Greedy answers have no seed.
 
-    UsageError for several samples of greedy answers. Greedy answers have no seed.
+    UsageError for several samples of greedy answers.
     """
     if samples > 1 and not spec.temperature:
         raise UsageError(
@@ -205,31 +203,23 @@ def answers_origin(
     decoded: dict[str, Any] = {name: getattr(spec, name) for name in names}
     decoded |= {"samples": samples, "together": max(128, ROWS * spec.batch)}
     decoded["seed"] = spec.seed if spec.temperature else 0
-    return Origin(kind="answers", **decoded, **common(sources, described, tokenizer, vocabulary))
+    return Origin(kind="answers", **decoded, **about)
 
 
-def text_origin(sources: Sources, described: Mapping[str, Any], tokenizer: Any, vocabulary: int, length: int) -> Origin:
-    """The origin of plain texts, in windows of `length` tokens."""
-    return Origin(kind="text", length=length, **common(sources, described, tokenizer, vocabulary))
-
-
-def common(sources: Sources, described: Mapping[str, Any], tokenizer: Any, vocabulary: int) -> dict[str, Any]:
+def described(sources: Sources, target: Mapping[str, Any], network: Any, tokenizer: Any, width: int) -> dict[str, Any]:
+    """The values of every origin. target: from `Backend.describe`; network: the target; width: that of its head."""
     return {
-        "target": described["target_source"],
-        "revision": described["target_commit"],
-        "weights": described["target_weights"],
-        "dtype": described["dtype_resolved"],
+        "target": target["target_source"],
+        "revision": target["target_commit"],
+        # weights in a folder may change
+        "weights": f"{target['target_weights']}, {weights_digest(network)[:12]}",
+        "dtype": target["dtype_resolved"],
         "tokenizer_sha256": tokenizer_sha256(tokenizer),
         "chat_template_sha256": sources.template_sha256,
         "prompts_sha256": sources.sha256,
         "data": sources.names,
-        "vocabulary": vocabulary,
+        "vocabulary": width,
     }
-
-
-def with_weights(described: Mapping[str, Any], network: Any) -> dict[str, Any]:
-    """A backend's description, with a digest of the target's weights: those in a folder may change."""
-    return {**described, "target_weights": f"{described['target_weights']}, {weights_digest(network)[:12]}"}
 
 
 def weights_digest(network: Any) -> str:

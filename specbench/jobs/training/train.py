@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from specbench.errors import UsageError
-from specbench.files import clear_unfinished, read_whole, replace_text
+from specbench.files import read_whole, replace_text
 from specbench.jobs.output import say
 from specbench.jobs.training.data import CACHE, Source, Teaching, teaching
 from specbench.jobs.training.start import Beginning, Begun
 from specbench.show.text import Format, print_records
+from specbench.training.cache import acquired
 from specbench.training.distil import Kept, Run, pace
 from specbench.training.evaluation import (
     Figures,
@@ -41,7 +41,7 @@ from specbench.training.learner import DivergedError, Missed, is_first, newest_c
 from specbench.training.recipe import Recipe
 from specbench.wording import clean, clean_path, first_line
 
-CHECKPOINTS, CURVE, LOCK, RECORD = "checkpoints", "curve.csv", ".lock", "training.json"
+CHECKPOINTS, CURVE, RECORD = "checkpoints", "curve.csv", "training.json"
 MOST = 1 << 20  # bytes of a record
 NAMES = ("draft", "second", "third")  # of the drafts in the method boosted-merge
 PLAIN = 30.0  # seconds between two lines without a terminal
@@ -188,12 +188,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
         return
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK, timeout=0)
-        lock.acquire()
-        clear_unfinished(folder)
-    except Timeout:
-        raise UsageError(f"{clean_path(folder)} is being written by another process: wait for it, or end it") from None
+        lock = acquired(folder, str(clean_path(folder)))
     except OSError as error:
         raise UsageError(f"cannot write to {clean_path(folder)}: {error.strerror or error}") from error
     try:
@@ -280,7 +275,7 @@ class Training:
 
     def conclusion(self, done: Trained) -> Sequence[str]:
         folder, target = clean_path(self.asked.output), self.given.target
-        coverage = self.given.coverage(self.student)
+        coverage = self.given.coverage(self.student, self.asked.recipe)
         reach = [] if coverage is None else [f"its vocabulary covers {coverage:.1%} of the target's tokens"]
         return [
             f"{done.ended}: the best draft is in {folder}",
