@@ -16,8 +16,8 @@ from specbench.models.network.reduced import reduce_head
 from specbench.models.network.sampling import Sampling
 from specbench.training.cache import Example
 from specbench.training.distil import Kept, pace
-from specbench.training.evaluation import chosen
-from specbench.training.heads import Along, HeadLesson, Masked, renormalised, tokens_per_round, weighted
+from specbench.training.evaluation import Along, chosen, tokens_per_round
+from specbench.training.heads import HeadLesson, Masked, renormalised, weighted
 from specbench.training.new_heads import Asked, HeadKind, beginning
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher
