@@ -99,12 +99,9 @@ def below(folder: Path) -> Iterator[Path]:
     """The text files in a folder and its subfolders, without hidden ones and without following links to folders."""
     for place, folders, files in os.walk(folder):
         folders[:] = [one for one in folders if not one.startswith(".")]
-        yield from (Path(place, one) for one in files if is_text(one))
-
-
-def is_text(name: str) -> bool:
-    """Whether a file is text, by its name; .gz is unpacked."""
-    return not name.startswith(".") and name.lower().removesuffix(".gz").endswith(PROSE + CODE)
+        for one in files:
+            if not one.startswith(".") and one.lower().removesuffix(".gz").endswith(PROSE + CODE):
+                yield Path(place, one)
 
 
 def parts_of(path: Path) -> Iterator[str]:

@@ -133,19 +133,10 @@ def on_common_tokens(p: Tensor, student: Any, batch: Batch) -> tuple[Tensor, Ten
 REST = 0.1  # weight of a token that an earlier draft predicts: a draft must still be able to continue after it
 
 
-@dataclass(frozen=True)
-class Missed:
-    """The weight of every token of a batch: full unless an earlier draft's likeliest token is the target's.
-
-    The paper drops whole prompts that an earlier draft completes as the target does; here this is done token by token.
-    """
-
-    earlier: Sequence[Any]
-    rest: float = REST
-
-    def __call__(self, batch: Batch, p: Tensor) -> Tensor:
-        """[n] the weights, from the target's rows p [n, V]."""
-        return torch.where(hit(self.earlier, batch, p.argmax(-1)), self.rest, 1.0)
+def missed(earlier: Sequence[Any], batch: Batch, p: Tensor, rest: float = REST) -> Tensor:
+    """[n] the weight of every token, from the target's rows p [n, V]: full unless an earlier draft's likeliest token is
+    the target's. The paper drops whole prompts that an earlier draft completes; here this is done token by token."""
+    return torch.where(hit(earlier, batch, p.argmax(-1)), rest, 1.0)
 
 
 @torch.no_grad()

@@ -342,21 +342,11 @@ def mtp_stored(head: Any) -> dict[str, Tensor]:
 
 HeadKind = Literal["eagle3", "medusa", "mtp"]
 Beginning = Callable[[Any, Asked], tuple[Layout, dict[str, Tensor]]]
-
-
-@dataclass(frozen=True)
-class Trainable:
-    """The training of a kind of head: its initialisation, format and lesson."""
-
-    begun: Beginning
-    format: str
-    student: Callable[[Any], nn.Module]
-
-
-KINDS: Mapping[HeadKind, Trainable] = {
-    "eagle3": Trainable(eagle3_begun, SPECULATORS, Unrolled),
-    "medusa": Trainable(medusa_begun, "", Beside),
-    "mtp": Trainable(mtp_begun, SPECULATORS, Unrolled),
+# how a head is initialised, its format, and its student
+KINDS: Mapping[HeadKind, tuple[Beginning, str, Callable[[Any], nn.Module]]] = {
+    "eagle3": (eagle3_begun, SPECULATORS, Unrolled),
+    "medusa": (medusa_begun, "", Beside),
+    "mtp": (mtp_begun, SPECULATORS, Unrolled),
 }
 
 
@@ -365,12 +355,12 @@ def beginning(kind: HeadKind, network: Any, asked: Asked) -> tuple[Any, Layout]:
 
     UnusableModelError or UsageError for a target that does not support such a head.
     """
-    how = KINDS[kind]
-    layout, tensors = how.begun(network, asked)
-    head = built(Head(kind, how.format, flat(layout.config), tensors, Path(), "the head"), network)
+    begun, form, student = KINDS[kind]
+    layout, tensors = begun(network, asked)
+    head = built(Head(kind, form, flat(layout.config), tensors, Path(), "the head"), network)
     if asked.known is not None:
         setattr(head.config, SIZE, len(asked.known))
-    return how.student(head), layout
+    return student(head), layout
 
 
 def save_head(student: Any, layout: Layout, folder: Path, dtype: torch.dtype) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from specbench.errors import UsageError
 from specbench.files import read_whole, replace_text
 from specbench.jobs.output import say
 from specbench.jobs.training.data import CACHE, Source, Teaching, teaching
-from specbench.jobs.training.start import Beginning, Begun
+from specbench.jobs.training.start import Beginning, Begun, parameters_of
 from specbench.show.text import Format, print_records
 from specbench.training.cache import acquired
 from specbench.training.distil import Kept, Run, pace
@@ -37,7 +38,7 @@ from specbench.training.evaluation import (
     sampled,
 )
 from specbench.training.evaluation import Progress as Learning
-from specbench.training.learner import DivergedError, Missed, is_first, newest_checkpoint, process_state
+from specbench.training.learner import DivergedError, is_first, missed, newest_checkpoint, process_state
 from specbench.training.recipe import Recipe
 from specbench.wording import clean, clean_path, first_line
 
@@ -89,8 +90,8 @@ def start(asked: Draft, style: Format, quiet: bool) -> None:
     """
     err = console(quiet)
     with locked(asked.output):
-        given, record = ready(asked, asked.identity, err, again=asked.hours is not None)
-        run = Training(asked, given, record, err)
+        given, tokens = ready(asked, asked.identity, err, again=asked.hours is not None)
+        run = Training(asked, given, tokens, err)
         done = run.train()
     if is_first():
         categories = {**done.by_category, "all": done.figures} if len(done.by_category) > 1 else {"all": done.figures}
@@ -163,12 +164,12 @@ def console(quiet: bool) -> Console:
     return Console(stderr=True, quiet=quiet or not is_first())
 
 
-def ready(asked: Draft, identity: Mapping[str, Any], err: Console, again: bool) -> "tuple[Teaching, Record]":
-    """The teacher with its text, and the record of the folder, which is checked before anything is read."""
+def ready(asked: Draft, identity: Mapping[str, Any], err: Console, again: bool) -> tuple[Teaching, int | None]:
+    """The teacher with its text, and what `record_of` finds in the folder, which is checked before anything is read."""
     with process_state().main_process_first():
-        record = record_of(asked.output, identity)
+        tokens = record_of(asked.output, identity)
         given = (asked.settings, asked.source, asked.recipe, asked.output, err, asked.start.check)
-        return teaching(*given, again=again), record
+        return teaching(*given, again=again), tokens
 
 
 def trained(asked: Draft, given: Teaching, err: Console, earlier: Sequence[Any] = ()) -> tuple[Any, Trained]:
@@ -199,11 +200,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 @dataclass
 class Training:
-    """A training run in its folder."""
+    """A training run in its folder. tokens: the number to learn, if measured and not given."""
 
     asked: Draft
     given: Teaching
-    record: "Record"
+    tokens: int | None
     err: Console
     earlier: Sequence[Any] = ()
     made: Begun = field(init=False)
@@ -221,8 +222,8 @@ class Training:
     def train(self) -> Trained:
         """Train to the end; leaves the best draft in the folder, with a card and the whole curve."""
         kept = Kept(self.asked.output / CHECKPOINTS, self.keep, self.asked.minutes * 60)
-        data = (self.given.teacher, self.given.cache, self.timed(self.asked.recipe))
-        weights = Missed(self.earlier) if self.earlier and self.asked.boosted else None
+        data = (self.given.teacher, self.given.cache, self.timed())
+        weights = partial(missed, self.earlier) if self.earlier and self.asked.boosted else None
         try:
             with shown(self.err) as watch:
                 done = Run(self.student, *data, kept, watch, weights, self.earlier, self.made.lesson).trained()
@@ -235,17 +236,18 @@ class Training:
             self.write_card(done)
         return done
 
-    def timed(self, recipe: Recipe) -> Recipe:
+    def timed(self) -> Recipe:
         """The recipe with as many tokens as the hours allow, measured once and then kept."""
-        if self.asked.hours is None:
+        recipe, hours = self.asked.recipe, self.asked.hours
+        if hours is None:
             return recipe
-        if self.record.tokens is None:
+        if self.tokens is None:
             found = pace(self.student, self.given.teacher, self.given.cache, recipe, self.made.lesson)
-            self.record = replace(self.record, tokens=found.tokens(self.asked.hours * 3600, recipe.evaluations))
+            self.tokens = found.tokens(hours * 3600, recipe.evaluations)
             if is_first():
-                write_record(self.asked.output, self.record)
-            say(self.err, [f"{found.speed:.0f} tokens/s here: {self.record.tokens:,} tokens in {self.asked.hours:g} h"])
-        return recipe.model_copy(update={"tokens": self.record.tokens})
+                write_record(self.asked.output, self.asked.identity, self.tokens)
+            say(self.err, [f"{found.speed:.0f} tokens/s here: {self.tokens:,} tokens in {hours:g} h"])
+        return recipe.model_copy(update={"tokens": self.tokens})
 
     def keep(self, student: Any, done: Trained) -> None:
         """Save the draft as a ready-to-use checkpoint, with its card."""
@@ -259,7 +261,7 @@ class Training:
             source=self.given.source,
             start=self.made.words,
             shape=self.made.shape,
-            parameters=sum(p.numel() for p in self.student.parameters()),
+            parameters=parameters_of(self.student),
             data=self.given.data,
             licence=self.asked.licence or self.given.licence or "unknown",
             command=self.asked.command,
@@ -289,37 +291,28 @@ def unseen(folder: Path, given: Teaching) -> str:
     return "".join(f" --dataset jsonl:{folder / file}" for file in given.held_out)
 
 
-@dataclass(frozen=True)
-class Record:
-    """identity: the requested training; tokens: how many to train on, if measured and not given."""
-
-    identity: Mapping[str, Any]
-    tokens: int | None = None
-
-
-def record_of(folder: Path, identity: Mapping[str, Any]) -> Record:
-    """The existing or new record of a folder.
+def record_of(folder: Path, identity: Mapping[str, Any]) -> int | None:
+    """The measured number of tokens in the record of a folder, if any; a new folder is given a record.
 
     UsageError if it is for another training or unreadable, or the folder has unrelated files.
     """
-    asked = Record(json.loads(json.dumps(identity, default=str)))
     files = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     if not (folder / RECORD).exists():
         if files:
             raise UsageError(
                 f"{clean_path(folder)} holds other files ({clean(files[0])} …): a draft needs its own --output"
             )
-        write_record(folder, asked)
-        return asked
+        write_record(folder, identity)
+        return None
     # a continued run's folder is written to, and links may lead anywhere
     if link := next((inner for inner in folder.rglob("*") if inner.is_symlink()), None):
         raise UsageError(f"{clean_path(link)} is a link: put the file or the folder itself there")
-    begun = read_record(folder / RECORD)
-    if (different := next(differences(begun.identity, asked.identity), None)) is None:
-        return begun
+    begun, tokens = read_record(folder / RECORD)
+    if (different := next(differences(begun, json.loads(json.dumps(identity, default=str))), None)) is None:
+        return tokens
     if not {*files} - {RECORD, CACHE}:  # nothing was learned yet, and cached text checks its own source
-        write_record(folder, asked)
-        return asked
+        write_record(folder, identity)
+        return None
     name, there, here = different
     raise UsageError(
         f"{clean_path(folder)} was begun with {clean(name)} {clean(there)}, not {clean(here)}: give the same to "
@@ -327,10 +320,10 @@ def record_of(folder: Path, identity: Mapping[str, Any]) -> Record:
     )
 
 
-def read_record(file: Path) -> Record:
+def read_record(file: Path) -> tuple[dict[str, Any], int | None]:
     try:
         found = json.loads(read_whole(file, MOST))
-        return Record(dict(found["identity"]), found["tokens"] if found["tokens"] is None else int(found["tokens"]))
+        return dict(found["identity"]), found["tokens"] if found["tokens"] is None else int(found["tokens"])
     except OSError as error:
         raise UsageError(f"cannot read {clean_path(file)}: {error.strerror or first_line(error)}") from error
     except (ValueError, TypeError, KeyError) as error:
@@ -339,8 +332,8 @@ def read_record(file: Path) -> Record:
         ) from error
 
 
-def write_record(folder: Path, record: Record) -> None:
-    text = json.dumps({"identity": record.identity, "tokens": record.tokens}, indent=1)
+def write_record(folder: Path, identity: Mapping[str, Any], tokens: int | None = None) -> None:
+    text = json.dumps({"identity": identity, "tokens": tokens}, indent=1, default=str)
     replace_text(folder / RECORD, text + "\n")
 
 
