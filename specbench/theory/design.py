@@ -6,11 +6,11 @@ Agarwal, Venkataraman, "Decoding Speculative Decoding", arXiv 2402.01528). Here 
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.special import expit, logit
 
@@ -30,8 +30,8 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: ArrayLike) -> "Spread":
-        low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
+    def of(cls, values: Iterable[float]) -> "Spread":
+        low, middle, high = np.quantile([*values], [0.25, 0.5, 0.75]).tolist()
         return cls(middle, low, high)
 
 
@@ -129,7 +129,8 @@ def fit_latency(layers: Sequence[int], parameters: Sequence[float], seconds: Seq
     scale[scale == 0] = 1.0  # a constant column
     found = nnls(columns / scale, np.ones(len(columns)))[0] / scale
     errors = columns @ found - 1
-    return LatencyFit(*found.tolist(), rms(errors), float(np.abs(errors).max()), len(columns))
+    fixed, per_layer, per_parameter = found.tolist()
+    return LatencyFit(fixed, per_layer, per_parameter, rms(errors), float(np.abs(errors).max()), len(columns))
 
 
 @dataclass(frozen=True)
@@ -157,10 +158,12 @@ def fit_acceptance(
         return None
     a, columns = np.clip(alphas, EDGE, 1 - EDGE), varying(*map(np.log, (parameters, layers, tokens)))
     found = np.linalg.lstsq(columns, logit(a), rcond=None)[0]
-    return AcceptanceFit(*found.tolist(), rms(expit(columns @ found) - a), len(a))
+    constant, by_parameters, by_layers, by_tokens = found.tolist()
+    error = rms(expit(columns @ found) - a)
+    return AcceptanceFit(constant, by_parameters, by_layers, by_tokens, error, len(a))
 
 
-def varying(*values: Sequence[float]) -> NDArray[np.float64]:
+def varying(*values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
     """[n, 1 + columns]: ones, and the values; zeros for constant ones, which carry no information."""
     return np.stack([np.ones(len(values[0])), *(np.asarray(c) * bool(np.ptp(c)) for c in values)], 1)
 

@@ -194,17 +194,17 @@ class Sources:
         """The prompts of some names, as rows that can be read again: chat prompts as turns, the
         others as plain prompts, in two files."""
         found: dict[str, list[dict[str, Any]]] = {}
-        for source, prompt in self.asked:
-            if source.prompts and source.known_as(prompt) in names:
-                plain = not source.prompts.applied and not prompt.later
+        for source, prompts, prompt in self.asked:
+            if source.known_as(prompt) in names:
+                plain = not prompts.applied and not prompt.later
                 column, said = ("prompt", prompt.text) if plain else ("turns", [prompt.text, *prompt.later])
                 about = {"id": source.known_as(prompt), "category": source.category(prompt)}
                 found.setdefault(column, []).append({**about, column: said})
         return found
 
     @property
-    def asked(self) -> Iterator[tuple[Source, Prompt]]:
-        return ((source, prompt) for source in self.each if source.prompts for prompt in source.prompts.prompts)
+    def asked(self) -> Iterator[tuple[Source, PromptSet, Prompt]]:
+        return ((one, one.prompts, prompt) for one in self.each if one.prompts for prompt in one.prompts.prompts)
 
     @property
     def left_out(self) -> Counter[str]:

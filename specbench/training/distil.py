@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from pydantic import TypeAdapter
@@ -20,7 +20,8 @@ from specbench.decoding.divergences import ForwardKL, divergence
 from specbench.decoding.types import point_mass
 from specbench.models.network.sampling import Sampling
 from specbench.training.cache import TokenCache
-from specbench.training.evaluation import Figures, Judge, Progress, Trained, chosen, sampled
+from specbench.training.evaluation import Judge, Progress, Trained, chosen, sampled
+from specbench.training.heads import HeadLesson
 from specbench.training.learner import (
     BEST,
     Batch,
@@ -52,24 +53,12 @@ class Kept:
 Watch = Callable[[Progress, Recipe], None]
 
 
-class Lesson(Protocol):
-    """The loss of a batch, and the evaluation."""
-
-    def loss(self, student: Any, batch: Batch, done: float) -> Tensor:
-        """The differentiable loss of a batch at a share of the run, from 0 to 1."""
-        ...
-
-    def figures(self, student: Any) -> tuple[Figures, dict[str, Figures]]:
-        """The figures of a student on held-out text, overall and by category."""
-        ...
-
-
 @dataclass
 class Run:
     """The training of `student` in place on the rows of `teacher`, in progress.
 
     earlier: drafts used together with it; it is then judged by the acceptance of all together.
-    lesson: the loss and the evaluation, if not those of a network's rows along text.
+    lesson: the loss and the evaluation of a head, instead of those of a network's rows along text.
     """
 
     student: Any
@@ -80,7 +69,7 @@ class Run:
     watch: Watch = lambda progress, recipe: None
     weights: Weights | None = None
     earlier: Sequence[Any] = ()
-    lesson: Lesson | None = None
+    lesson: HeadLesson | None = None
 
     def __post_init__(self) -> None:
         cache, recipe = self.cache, self.recipe
@@ -149,10 +138,10 @@ class Run:
     def loss(self, student: Any, batch: Batch, done: float) -> Tensor:
         """The loss of a network's rows along text."""
         name = self.recipe.loss(done)
+        loss = ForwardKL() if name == TEXT else divergence(name, self.recipe.beta)
         if name == TEXT:
-            loss, p = ForwardKL(), point_mass(batch.following, self.teacher.width, torch.float32)
+            p = point_mass(batch.following, self.teacher.width, torch.float32)
         else:
-            loss = divergence(name, self.recipe.beta)
             p = self.teacher.rows(batch, Sampling(self.recipe.temperature or 1.0))
         rows = loss(*on_common_tokens(p, student, batch))
         if self.weights is None:
@@ -220,7 +209,7 @@ def pace(
     teacher: Teacher,
     cache: TokenCache,
     recipe: Recipe,
-    lesson: Lesson | None = None,
+    lesson: HeadLesson | None = None,
     least: float = 8.0,
 ) -> Pace:
     """Train a copy of the student for `least` seconds, then discard it.

@@ -291,13 +291,9 @@ def model_card(
         for point in curve
     ]
     return CARD.format(
+        **{name: literal(getattr(origin, name)) for name in ("target", "source", "start", "shape", "what")},
         licence=origin.licence,
         base=origin.target,
-        target=literal(origin.target),
-        source=literal(origin.source),
-        start=literal(origin.start),
-        shape=literal(origin.shape),
-        what=literal(origin.what),
         alpha=origin.alpha,
         parameters=origin.parameters,
         tokens=curve[-1].tokens,

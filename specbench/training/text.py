@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -69,22 +70,19 @@ def documents(sources: Sources, encode: Encode) -> Iterator[Document]:
     for source in sources.each:
         if source.prompts:
             for prompt in source.prompts.prompts:
-                yield row_document(source, source.prompts, prompt, encode)
+                tokens = partial(row_tokens, source.prompts, prompt, encode)
+                yield Document(source.known_as(prompt), source.category(prompt), tokens)
         if source.files:
             for name, text in source.files.parts():
-                yield Document(f"{source.label}/{name}", source.title, lambda text=text: encode(text))  # type: ignore[misc]
+                yield Document(f"{source.label}/{name}", source.title, partial(encode, text))
 
 
-def row_document(source: Source, prompts: PromptSet, prompt: Prompt, encode: Encode) -> Document:
+def row_tokens(prompts: PromptSet, prompt: Prompt, encode: Encode) -> Sequence[int]:
     """A row of a data set: its prompt, and its answer if it has one."""
-
-    def tokens() -> Sequence[int]:
-        if prompts.applied is None:
-            return encode(joined(prompt.text, prompt.reference))
-        ids, opening = (encode(prompt.reference) if prompt.reference else []), encode("")
-        return [*prompt.ids, *(ids[len(opening) :] if ids[: len(opening)] == opening else ids)]
-
-    return Document(source.known_as(prompt), source.category(prompt), tokens)
+    if prompts.applied is None:
+        return encode(joined(prompt.text, prompt.reference))
+    ids, opening = (encode(prompt.reference) if prompt.reference else []), encode("")
+    return [*prompt.ids, *(ids[len(opening) :] if ids[: len(opening)] == opening else ids)]
 
 
 def joined(prompt: str, answer: str) -> str:
@@ -124,7 +122,7 @@ def text_parts(sources: Sources, encode: Encode, watch: Watch, manifest: Manifes
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt to be answered: its source, and the number of its sample."""
+    """A prompt to be answered, with its source, and the number of its sample."""
 
     source: Source
     prompts: PromptSet
@@ -148,12 +146,7 @@ class Asked:
 
 def calls(sources: Sources, samples: int, together: int) -> list[list[Asked]]:
     """The prompts of each call: of similar length, the longest first, so that memory runs out at once if at all."""
-    asked = [
-        Asked(source, source.prompts, prompt, sample)
-        for source, prompt in sources.asked
-        if source.prompts
-        for sample in range(samples)
-    ]
+    asked = [Asked(*one, sample) for one in sources.asked for sample in range(samples)]
     asked.sort(key=lambda one: -len(one.prompt.ids))  # stable: ties keep the order of the data
     return [asked[start : start + together] for start in range(0, len(asked), together)]
 

@@ -254,12 +254,13 @@ def speed_of(timed: Mapping[tuple[str, int], Sequence[Sample]], k_max: int) -> S
     turns = {arm: pd.DataFrame(map(turn_of, samples)) for arm, samples in timed.items()}
     every = pd.concat(turns, names=["name", "k"])
     by_k = every.groupby("k")[["v", "verify"]].median()
-    verify = np.interp(range(k_max + 1), [0, *by_k.index], [1.0, *by_k["verify"]])
+    ks = by_k.index.tolist()
+    verify = np.interp(range(k_max + 1), [0, *ks], [1.0, *by_k["verify"]])
     return Speed(
         step=Spread.of(next(iter(turns.values()))["step"]),
         verify=tuple(verify.clip(0).tolist()),
         overhead=float(every["overhead"].median()),
-        v=by_k["v"].to_dict(),
+        v=dict(zip(ks, by_k["v"].tolist(), strict=True)),
         drafts={name: times_of(some) for (name, k), some in turns.items() if k == min(LOOKAHEAD, k_max)},
         k_max=k_max,
     )

@@ -42,7 +42,7 @@ class Candidate:
         return f"draft-{self.name.replace('.', '-')}"
 
     @property
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, Any]:
         return {name: size for name, size in asdict(self.shape).items() if name != "head_dim"}
 
 

@@ -20,7 +20,6 @@ from specbench.models.heads import files
 from specbench.models.heads.recognition import WORDS, Head
 from specbench.models.network.passes import windows_of
 from specbench.models.network.reduced import SIZE, reduce_head
-from specbench.training.distil import Lesson
 from specbench.training.evaluation import chosen, sampled
 from specbench.training.heads import HeadLesson, Masked
 from specbench.training.new_heads import Asked, HeadKind, beginning, save_head
@@ -47,7 +46,7 @@ class Begun:
     words: str
     shape: str
     save: Callable[[Any, Path], None]
-    lesson: Lesson | None = None
+    lesson: HeadLesson | None = None
     card: Mapping[str, str] = field(default_factory=dict)
     command: str = "sweep-k"
 
