@@ -212,6 +212,11 @@ class Trained:
     progress: Progress
     ended: str = ""
 
+    @property
+    def categories(self) -> dict[str, Figures]:
+        """The figures of each category, if there are several, and of all."""
+        return {**(self.by_category if len(self.by_category) > 1 else {}), "all": self.figures}
+
 
 @dataclass(frozen=True)
 class Provenance:
@@ -279,11 +284,9 @@ Settings: {settings}
 """
 
 
-def model_card(
-    origin: Provenance, recipe: Recipe, figures: Figures, categories: Mapping[str, Figures], curve: Sequence[Point]
-) -> str:
+def model_card(origin: Provenance, recipe: Recipe, done: Trained) -> str:
     """The card as Markdown with the front matter for the hub."""
-    rows = [*categories.items(), ("all", figures)] if len(categories) > 1 else [("all", figures)]
+    rows, curve = done.categories.items(), done.progress.curve
     lines = [f"| {literal(name)} | {one.tokens:,} | {one.alpha:.3f} | {one.accepted:.2f} |" for name, one in rows]
     points = [
         f"| {point.tokens:,} | {'' if point.loss is None else f'{point.loss:.3f}'} | {point.alpha:.3f} | "

@@ -58,14 +58,6 @@ class Layout:
     file: str
     stored: Callable[[Any], dict[str, Tensor]]
 
-    def write(self, head: Any, folder: Path, dtype: torch.dtype) -> None:
-        """Write the files of a head, in a dtype. OSError on failure."""
-        tensors = {name: in_dtype(tensor, dtype).contiguous() for name, tensor in self.stored(head).items()}
-        config = {**self.config, "dtype": str(dtype).removeprefix("torch.")}
-        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        save_file(tensors, folder / self.file, metadata={"format": "pt"})
-        (folder / self.file).chmod((folder / CONFIG).stat().st_mode)  # otherwise unreadable for other users
-
 
 def output_of(network: Any) -> Tensor:
     """[V, H] the output of a target, in float32, with the target's scale of logits."""
@@ -368,8 +360,12 @@ def save_head(student: Any, layout: Layout, folder: Path, dtype: torch.dtype) ->
 
     Files of the same names are replaced, all others stay. UsageError if they cannot be written.
     """
+    tensors = {name: in_dtype(tensor, dtype).contiguous() for name, tensor in layout.stored(student.head).items()}
+    config = {**layout.config, "dtype": str(dtype).removeprefix("torch.")}
     try:
         with filling(folder, layout.file) as scratch:
-            layout.write(student.head, scratch, dtype)
+            (scratch / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            save_file(tensors, scratch / layout.file, metadata={"format": "pt"})
+            (scratch / layout.file).chmod((scratch / CONFIG).stat().st_mode)  # otherwise unreadable for other users
     except (OSError, SafetensorError) as error:
         raise UsageError(f"cannot write the head to {folder}: {first_line(error)}") from error

@@ -91,7 +91,8 @@ class Shape:
         head_dim: int = HEAD,
     ) -> "Shape":
         """The shape of this depth and width; missing sizes are derived. UsageError for an impossible one."""
-        heads = heads or nearest_divisor(hidden, hidden / head_dim)
+        divisors = (number for number in range(1, hidden + 1) if hidden % number == 0)
+        heads = heads or min(divisors, key=lambda number: abs(number - hidden / head_dim))
         kv_heads = kv_heads or (heads // 2 if heads % 2 == 0 else heads)
         shape = Shape(layers, hidden, intermediate or rounded_up(hidden * MLP), heads, kv_heads, head_dim)
         if reason := shape.obstacle():
@@ -121,12 +122,6 @@ class Shape:
 
 def rounded_up(width: float) -> int:
     return math.ceil(width / STEP) * STEP
-
-
-def nearest_divisor(number: int, wanted: float) -> int:
-    """The divisor of a number nearest to `wanted`; ties go to the smaller one."""
-    divisors = (divisor for divisor in range(1, number + 1) if number % divisor == 0)
-    return min(divisors, key=lambda divisor: abs(divisor - wanted))
 
 
 def sized(parameters: int, layers: int, target: Any, reduced: int | None = None, in_layers: bool = False) -> Shape:

@@ -87,7 +87,6 @@ class Teaching:
     tokenizer: Any
     special: frozenset[int]
     cache: TokenCache
-    device: torch.device
     dtype: torch.dtype
     held_out: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     verifier: str = ""  # folder or repository of the target
@@ -102,7 +101,7 @@ class Teaching:
         if known is None:
             return None
         some = [self.cache.held_out[number] for number in range(min(SHOWN, len(self.cache.held_out)))]
-        batch = batch_of(some, recipe.length).to(self.device)
+        batch = batch_of(some, recipe.length).to(self.teacher.device)
         return coverage(self.teacher.rows(batch, Sampling(recipe.temperature)), known.tolist())
 
 
@@ -123,15 +122,9 @@ def teaching(
     (spec,) = grid.cells({"method": BASELINE, "dataset": source.data[0], **settings})
     backend = complete_backend([spec])
     check(load_config(names.resolve(spec.target, spec.target_revision)), networks_of(backend, PURPOSE).tokenizer)
-    prompts = partial(
-        load_prompts,
-        limit=spec.limit,
-        seed=spec.seed,
-        longest=backend.context - spec.max_new_tokens - 1,
-        column=spec.column,
-        template=spec.template,
-        chat=chat_settings(spec, backend),
-    )
+    room, chosen = backend.context - spec.max_new_tokens - 1, ("limit", "seed", "column", "template")
+    options = {name: getattr(spec, name) for name in chosen}
+    prompts = partial(load_prompts, longest=room, chat=chat_settings(spec, backend), **options)
     found = sources(source.data, prompts, backend.encode, answered=source.generate)
     load(backend, spec, max(found.longest, 1), err)
     cache = tokens(backend, spec, source, found, source.cache or folder / CACHE, recipe, err)
@@ -170,15 +163,15 @@ def tokens(
 
 
 class Reported:
-    """Print the progress of the text every half minute and at its end. `now` is the clock, in seconds."""
+    """Print the progress of the text every half minute and at its end."""
 
-    def __init__(self, console: Console, done: str, now: Callable[[], float] = time.monotonic) -> None:
-        self.console, self.done, self.now, self.due = console, done, now, now()
+    def __init__(self, console: Console, done: str) -> None:
+        self.console, self.done, self.due = console, done, time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
-        if self.now() < self.due and progress.done != progress.total:
+        if time.monotonic() < self.due and progress.done != progress.total:
             return
-        self.due = self.now() + AGAIN
+        self.due = time.monotonic() + AGAIN
         what = progress.what if (progress.total or progress.done) != 1 else progress.what.removesuffix("s")
         total = "" if progress.total is None else f" of {progress.total}"
         rate = f", {progress.rate:.0f} tokens/s" if progress.tokens else ""
@@ -213,7 +206,6 @@ def taught(backend: Backend, spec: RunSpec, source: Source, cache: TokenCache, r
         tokenizer=networks.tokenizer,
         special=frozenset(special),
         cache=cache,
-        device=networks.device,
         dtype=next(network.parameters()).dtype,
         verifier=about["target_source"],
     )

@@ -130,7 +130,7 @@ def begun(asked: Start, given: Teaching, recipe: Recipe, folder: Path | None) ->
     if asked.vocabulary is not None:
         ids = most_frequent(given.cache.counts(), asked.vocabulary, given.special)
         student = reduce_head(student, ids)
-    return student.to(given.device)
+    return student.to(given.teacher.device)
 
 
 def save_network(network: Any, folder: Path, tokenizer: Any, dtype: torch.dtype | None = None) -> None:
@@ -166,7 +166,7 @@ def shape_of(asked: Start, config: Any) -> Shape:
 def loaded(name: str, given: Teaching) -> Any:
     """Load a checkpoint as a draft of this target. UnusableModelError if their tokens differ."""
     checkpoint = compatible(name, given.network.config, given.tokenizer)
-    return loading.load_model(checkpoint, torch.float32, given.device).model
+    return loading.load_model(checkpoint, torch.float32, given.teacher.device).model
 
 
 def compatible(name: str, config: Any, tokenizer: Any) -> Checkpoint:
@@ -270,7 +270,7 @@ def head_begun(kind: HeadKind, words: str, given: Teaching, recipe: Recipe, aske
     vocabulary = "" if known is None else f", a vocabulary of {known:,} tokens"
     read = ", ".join("the last hidden state" if tap == "z" else f"h[{tap}]" for tap in student.head.taps)
     return Begun(
-        student=student.to(given.device),
+        student=student.to(given.teacher.device),
         words=words,
         shape=f"{parameters_of(student):,} parameters{vocabulary}, reads {read}",
         save=lambda trained, place: save_head(trained, layout, place, given.dtype),

@@ -6,7 +6,7 @@ repeating the command continues the training.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -94,8 +94,7 @@ def start(asked: Draft, style: Format, quiet: bool) -> None:
         run = Training(asked, given, tokens, err)
         done = run.train()
     if is_first():
-        categories = {**done.by_category, "all": done.figures} if len(done.by_category) > 1 else {"all": done.figures}
-        rows = [{"category": name, **asdict(one)} for name, one in categories.items()]
+        rows = [{"category": name, **asdict(one)} for name, one in done.categories.items()]
         title = (
             f"held-out text, temperature {asked.recipe.temperature:g}, after {done.progress.tokens:,} learned tokens"
         )
@@ -267,7 +266,7 @@ class Training:
             command=self.asked.command,
             **self.made.card,
         )
-        text = model_card(made, self.asked.recipe, done.figures, done.by_category, done.progress.curve)
+        text = model_card(made, self.asked.recipe, done)
         replace_text(self.asked.output / "README.md", text)
         curve = pd.DataFrame(curve_rows(done.progress.curve))
         replace_text(self.asked.output / CURVE, curve.to_csv(index=False))
@@ -347,36 +346,33 @@ def differences(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, An
 
 
 class Shown:
-    """Draw or print the progress of training; every evaluation has its own line. `now` is the clock, in seconds."""
+    """Draw or print the progress of training; every evaluation has its own line."""
 
-    def __init__(self, console: Console, bar: Progress | None, now: Callable[[], float] = time.monotonic) -> None:
-        self.console, self.bar, self.now = console, bar, now
-        self.task = bar.add_task("training", total=None) if bar is not None else None
-        self.seen, self.due = 0, now() + PLAIN
+    def __init__(self, console: Console, bar: Progress) -> None:
+        self.console, self.bar, self.task = console, bar, bar.add_task("training", total=None)
+        self.seen, self.due = 0, time.monotonic() + PLAIN
         self.began: tuple[float, int] | None = None
 
     def __call__(self, progress: Learning, recipe: Recipe) -> None:
-        if self.began is None:
-            self.began = self.now(), progress.tokens
-        line = f"{state(progress)}{self.speed(progress, recipe)}"
-        if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=progress.tokens, total=recipe.tokens, description=line)
+        now = time.monotonic()
+        self.began = self.began or (now, progress.tokens)
+        line = f"{state(progress)}{speed(progress, recipe, now - self.began[0], self.began[1])}"
+        self.bar.update(self.task, completed=progress.tokens, total=recipe.tokens, description=line)
         if len(progress.curve) > self.seen:
-            self.seen = len(progress.curve)
-            self.due = self.now() + PLAIN
-            say(self.console, [evaluated(progress.curve[-1], recipe)])
-        elif self.bar is None and self.now() >= self.due:
-            self.due = self.now() + PLAIN
-            say(self.console, [line])
+            self.seen, line = len(progress.curve), evaluated(progress.curve[-1], recipe)
+        elif not self.bar.disable or now < self.due:
+            return
+        self.due = now + PLAIN
+        say(self.console, [line])
 
-    def speed(self, progress: Learning, recipe: Recipe) -> str:
-        """Tokens per second since this process began, and the remaining minutes at that speed."""
-        assert self.began is not None
-        seconds, learned = self.now() - self.began[0], progress.tokens - self.began[1]
-        if learned <= 0 or seconds <= 0:
-            return ""
-        left = (recipe.tokens - progress.tokens) * seconds / learned / 60
-        return f", {learned / seconds:.0f} tokens/s, about {max(left, 0):.0f} min left"
+
+def speed(progress: Learning, recipe: Recipe, seconds: float, before: int) -> str:
+    """Tokens per second since this process began, and the remaining minutes at that speed."""
+    learned = progress.tokens - before
+    if learned <= 0 or seconds <= 0:
+        return ""
+    left = (recipe.tokens - progress.tokens) * seconds / learned / 60
+    return f", {learned / seconds:.0f} tokens/s, about {max(left, 0):.0f} min left"
 
 
 def state(progress: Learning) -> str:
@@ -397,9 +393,8 @@ def evaluated(point: Point, recipe: Recipe) -> str:
 @contextmanager
 def shown(console: Console) -> Iterator[Shown]:
     """A `Shown` for a console, drawn on a terminal."""
-    if not console.is_terminal or console.quiet:
-        yield Shown(console, None)
-        return
+    hidden = not console.is_terminal or console.quiet
     text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-    with Progress(text, BarColumn(bar_width=16), TimeRemainingColumn(), console=console, transient=True) as bar:
+    columns = (text, BarColumn(bar_width=16), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         yield Shown(console, bar)
