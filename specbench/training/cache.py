@@ -176,10 +176,7 @@ def damaged(folder: Path, reason: str) -> UsageError:
 
 
 def mapped(folder: Path, manifest: Manifest) -> Any:
-    """All rows as a memory-mapped `datasets.Dataset`.
-
-    UsageError for a file that is missing, truncated or changed, and for one that is invalid despite its digest.
-    """
+    """All rows as a memory-mapped `datasets.Dataset`. UsageError for a file that is missing, changed or invalid."""
     from datasets import Dataset, concatenate_datasets
 
     parts = []

@@ -356,10 +356,7 @@ def beginning(kind: HeadKind, network: Any, asked: Asked) -> tuple[Any, Layout]:
 
 
 def save_head(student: Any, layout: Layout, folder: Path, dtype: torch.dtype) -> None:
-    """Write a head into `folder`, each file completely or not at all; the weights appear last.
-
-    Files of the same names are replaced, all others stay. UsageError if they cannot be written.
-    """
+    """Write a head into `folder`, each file completely or not at all, the weights last. UsageError on failure."""
     tensors = {name: in_dtype(tensor, dtype).contiguous() for name, tensor in layout.stored(student.head).items()}
     config = {**layout.config, "dtype": str(dtype).removeprefix("torch.")}
     try:

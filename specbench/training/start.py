@@ -24,10 +24,8 @@ WHOLE = "1TB"  # a single file of weights
 
 
 def save_draft(model: Any, folder: Path, dtype: torch.dtype | None = None) -> None:
-    """Write a draft into `folder`, by default in its own dtype; its head may have a reduced vocabulary.
-
-    Files of the same names are replaced one by one, all others stay. UsageError if they cannot be written.
-    """
+    """Write a draft into `folder`, by default in its own dtype, each file completely or not at all. UsageError on
+    failure."""
     try:
         with filling(folder, LAST) as scratch:
             kind = dtype or model.dtype
@@ -111,10 +109,7 @@ class Shape:
         return None
 
     def parameters(self, vocabulary: int, reduced: int | None = None) -> int:
-        """The number of weights of a draft of this shape, whose head is tied.
-
-        reduced: the number of tokens that its head knows, which then has its own weights.
-        """
+        """The number of weights of a draft with a tied head, or with one of its own for `reduced` tokens."""
         attention = 2 * self.head_dim * (self.heads + self.kv_heads) * self.hidden
         layer = attention + (3 * self.intermediate + 2) * self.hidden
         return self.layers * layer + (vocabulary + (reduced or 0) + 1) * self.hidden

@@ -92,10 +92,7 @@ def joined(prompt: str, answer: str) -> str:
 
 
 def windows(document: Document, length: int) -> list[Example]:
-    """The tokens of a document in windows of `length`, the rest included; all but a window's first token are learned.
-
-    Empty if there is too little text.
-    """
+    """The tokens of a document in windows of `length`, the rest included; all but a window's first are learned."""
     ids = document.tokens()
     parts = [ids[start : start + length] for start in range(0, len(ids), length)]
     return [Example(part, 1, document.category, document.name) for part in parts if len(part) >= SHORTEST]
@@ -154,10 +151,7 @@ def calls(sources: Sources, samples: int, together: int) -> list[list[Asked]]:
 def answer_parts(
     decode: Decode, sources: Sources, chat: Chat | None, watch: Watch, manifest: Manifest
 ) -> Iterator[list[Example]]:
-    """The answers of every call missing in a cache.
-
-    decode: the target's own decoding, for any number of prompts, with a seed for each.
-    """
+    """The answers of every call missing in a cache, by the target's own decoding."""
     origin, began, tokens = manifest.origin, time.perf_counter(), 0
     every = calls(sources, origin.samples, origin.together)
     done, total = sum(map(len, every[: manifest.parts])), sum(map(len, every))
@@ -184,10 +178,7 @@ def answered(decode: Decode, asked: Sequence[Asked], seed: int, chat: Chat | Non
 
 
 def answers_origin(about: Mapping[str, Any], spec: RunSpec, samples: int) -> Origin:
-    """The origin of answers decoded by a spec; about: see `described`. Greedy answers have no seed.
-
-    UsageError for several samples of greedy answers.
-    """
+    """The origin of answers decoded by a spec; greedy ones have no seed, and UsageError for several samples."""
     if samples > 1 and not spec.temperature:
         raise UsageError(
             f"{samples} samples per prompt are all the same at temperature 0: give a --temperature, or use one"

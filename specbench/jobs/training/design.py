@@ -130,10 +130,7 @@ class Design:
         return found, lines
 
     def candidates(self, target: Any) -> tuple[list[Candidate], list[str]]:
-        """The widest shape of every budget and depth for a target's configuration, and a line for each impossible one.
-
-        UsageError if there is no shape at all.
-        """
+        """The widest shape of every budget and depth, and a line for each impossible one. UsageError if all are."""
         vocabulary = target.get_text_config(decoder=True).vocab_size
         found, impossible = list[Candidate](), list[str]()
         for budget, layers in product(self.budgets, self.depths):
@@ -247,10 +244,7 @@ class Design:
 
 
 def speed_of(timed: Mapping[tuple[str, int], Sequence[Sample]], k_max: int) -> Speed:
-    """Medians and quartiles of the times of a target and its drafts, from the turns of every (draft, lookahead).
-
-    Other lookaheads are interpolated linearly.
-    """
+    """Medians and quartiles of times, from the turns of every (draft, lookahead); other lookaheads are interpolated."""
     turns = {arm: pd.DataFrame(map(turn_of, samples)) for arm, samples in timed.items()}
     every = pd.concat(turns, names=["name", "k"])
     by_k = every.groupby("k")[["v", "verify"]].median()

@@ -27,7 +27,6 @@ from specbench.show.text import Format, print_records
 from specbench.training.cache import acquired
 from specbench.training.distil import Kept, Run, pace
 from specbench.training.evaluation import (
-    Figures,
     Judge,
     Point,
     Provenance,
@@ -132,13 +131,12 @@ def boost(asked: Draft, drafts: int, style: Format, quiet: bool) -> None:
 
 def worth(student: Any, given: Teaching, recipe: Recipe, earlier: Sequence[Any]) -> dict[str, Any]:
     """Acceptance of a draft on the held-out text, alone and (greedy) together with the earlier drafts."""
-    held_out = chosen(given.cache.held_out, recipe.held_out)
-
-    def judged(how: Recipe, others: Sequence[Any]) -> Figures:
-        return Judge(given.teacher, held_out, how, sampled(given.cache, how), others).figures(student)[0]
-
-    together = judged(recipe.model_copy(update={"temperature": 0.0}), earlier)
-    return {**asdict(judged(recipe, ())), "together": together.alpha}
+    held_out, greedy = chosen(given.cache.held_out, recipe.held_out), recipe.model_copy(update={"temperature": 0.0})
+    alone, together = (
+        Judge(given.teacher, held_out, how, sampled(given.cache, how), others).figures(student)[0]
+        for how, others in ((recipe, ()), (greedy, earlier))
+    )
+    return {**asdict(alone), "together": together.alpha}
 
 
 def print_worth(
@@ -172,10 +170,7 @@ def ready(asked: Draft, identity: Mapping[str, Any], err: Console, again: bool) 
 
 
 def trained(asked: Draft, given: Teaching, err: Console, earlier: Sequence[Any] = ()) -> tuple[Any, Trained]:
-    """Train one of several drafts of a loaded target into its folder; returns the student and its results.
-
-    earlier: the drafts that it will be combined with.
-    """
+    """Train a draft of a loaded target, to be combined with earlier ones; returns the student and its results."""
     with locked(asked.output):
         run = Training(asked, given, record_of(asked.output, asked.identity), err, earlier)
         return run.student, run.train()
