@@ -85,8 +85,7 @@ class Speed:
 def best_choice(alpha: float, rounds: Sequence[float]) -> Choice:
     """The lookahead with the greatest E(α, K) ÷ cost of a round, by their costs from K = 1 on;
     its speedup is below 1 if none pays. ValueError if alpha is outside [0, 1]."""
-    tokens = [expected_tokens(alpha, k) for k in range(1, len(rounds) + 1)]
-    choices = [Choice(k, t, t / cost) for k, (t, cost) in enumerate(zip(tokens, rounds, strict=True), 1)]
+    choices = [Choice(k, t := expected_tokens(alpha, k), t / cost) for k, cost in enumerate(rounds, 1)]
     return max(choices, key=lambda choice: choice.speedup)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from specbench.decoding.divergences import ForwardKL, divergence
 from specbench.decoding.types import point_mass
+from specbench.models.network.reduced import known_alone
 from specbench.models.network.sampling import Sampling
 from specbench.training.cache import TokenCache
 from specbench.training.evaluation import Judge, Progress, Trained, chosen, sampled
@@ -29,8 +30,8 @@ from specbench.training.learner import (
     Learner,
     agreed,
     is_first,
+    logits_of,
     newest_checkpoint,
-    on_common_tokens,
     read_checkpoint,
 )
 from specbench.training.recipe import Recipe
@@ -143,7 +144,9 @@ class Run:
             p = point_mass(batch.following, self.teacher.width, torch.float32)
         else:
             p = self.teacher.rows(batch, Sampling(self.recipe.temperature or 1.0))
-        rows = loss(*on_common_tokens(p, student, batch))
+        with known_alone(student) as known:
+            logits = logits_of(student, batch).float()
+        rows = loss(p if known is None else p.index_select(-1, known), logits)
         if self.weights is None:
             return rows.mean()
         weights = self.weights(batch, p)

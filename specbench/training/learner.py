@@ -23,7 +23,6 @@ from torch import Tensor
 
 from specbench.errors import SpecbenchError, UsageError
 from specbench.files import ANY, check_regular, own_folder, read_whole
-from specbench.models.network.reduced import known_alone
 from specbench.training.cache import Example, Examples
 from specbench.training.recipe import Recipe
 from specbench.wording import first_line
@@ -121,13 +120,6 @@ def logits_of(network: Any, batch: Batch) -> Tensor:
     kept = network(input_ids=batch.fed, use_cache=False, logits_to_keep=batch.fed.shape[1] - first).logits
     rows: Tensor = kept[batch.learned[:, first:]]
     return rows
-
-
-def on_common_tokens(p: Tensor, student: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-    """p [n, V] and the student's logits, in float32, on the tokens that the student knows."""
-    with known_alone(student) as known:
-        logits = logits_of(student, batch).float()
-    return (p if known is None else p.index_select(-1, known)), logits
 
 
 REST = 0.1  # weight of a token that an earlier draft predicts: a draft must still be able to continue after it

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -109,7 +110,8 @@ def observed(network: Any, texts: Sequence[Sequence[int]]) -> tuple[Tensor, dict
     gram = torch.zeros(width, width, dtype=torch.float64, device=network.device)
 
     def stream(_: str, x: Tensor) -> None:
-        gram.add_(unit(x).T @ unit(x))
+        rows = unit(x)
+        gram.add_(rows.T @ rows)
 
     def written(name: str, x: Tensor) -> None:
         sizes[name] = sizes.get(name, 0) + x.flatten(0, -2).double().abs().sum(0)
@@ -147,10 +149,10 @@ def read(network: Any, texts: Sequence[Sequence[int]]) -> int:
 def inputs(modules: dict[str, nn.Module], told: Callable[[str, Tensor], None]) -> AbstractContextManager[None]:
     """Call told(name, input) whenever one of these modules runs."""
 
-    def hook(name: str) -> Any:
-        return lambda module, args: told(name, args[0])
+    def hook(name: str, _: nn.Module, args: tuple[Any, ...]) -> None:
+        told(name, args[0])
 
-    return hooked(module.register_forward_pre_hook(hook(name)) for name, module in modules.items())
+    return hooked(module.register_forward_pre_hook(partial(hook, name)) for name, module in modules.items())
 
 
 def without_norms(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -257,24 +259,14 @@ def block_influence(network: Any, texts: Sequence[Sequence[int]]) -> list[float]
     _, _, layers = layers_of(network, network.config.get_text_config(decoder=True).num_hidden_layers)
     found = [0.0] * len(layers)
 
-    def add(index: int, before: Tensor, after: Tensor) -> None:
+    def add(index: int, _: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any], out: Any) -> None:
+        before, after = args[0] if args else named["hidden_states"], out if isinstance(out, Tensor) else out[0]
         found[index] += float((1 - torch.cosine_similarity(before.double(), after.double(), dim=-1)).sum())
 
-    with watching(layers, add):
+    hooks = [partial(add, index) for index in range(len(layers))]
+    with hooked(layer.register_forward_hook(hook, with_kwargs=True) for layer, hook in zip(layers, hooks, strict=True)):
         tokens = read(network, texts)
     return [total / tokens for total in found]
-
-
-def watching(layers: nn.ModuleList, told: Any) -> AbstractContextManager[None]:
-    """Call told(index, hidden states before, hidden states after) for every layer that runs."""
-
-    def hook(index: int) -> Any:
-        def run(_: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any], out: Any) -> None:
-            told(index, args[0] if args else named["hidden_states"], out if isinstance(out, Tensor) else out[0])
-
-        return run
-
-    return hooked(layer.register_forward_hook(hook(index), with_kwargs=True) for index, layer in enumerate(layers))
 
 
 def with_own_layers(target: Any, kept: Sequence[int]) -> Any:
