@@ -21,7 +21,7 @@ from specbench.decoding.types import point_mass
 from specbench.models.network.reduced import known_alone
 from specbench.models.network.sampling import Sampling
 from specbench.training.cache import TokenCache
-from specbench.training.evaluation import Judge, Progress, Trained, chosen, sampled
+from specbench.training.evaluation import Judge, Progress, Trained
 from specbench.training.heads import HeadLesson
 from specbench.training.learner import (
     BEST,
@@ -77,9 +77,7 @@ class Run:
         self.learner = Learner(self.student, recipe, self.teacher.device)
         accelerator = self.learner.accelerator
         self.batches = Batches(cache.train, recipe, accelerator.num_processes, accelerator.process_index)
-        self.judge = self.lesson or Judge(
-            self.teacher, chosen(cache.held_out, recipe.held_out), recipe, sampled(cache, recipe), self.earlier
-        )
+        self.judge = self.lesson or Judge(self.teacher, cache, recipe, self.earlier)
         self.progress = Progress()
         self.result: Trained | None = None
         self.best: dict[str, Tensor] = {}

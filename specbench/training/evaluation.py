@@ -54,21 +54,13 @@ def pooled(found: Sequence[Along], k: int) -> Figures:
 class Judge:
     """The evaluation of one teacher's drafts, always on the same held-out text.
 
-    sampled: whether the text is the teacher's own at the temperature of the recipe. earlier: drafts
-    used together with the judged one; then a token counts if it is the likeliest of any of them, at
-    every temperature. The tokens of a greedy teacher are kept, so that it reads the text once.
+    earlier: drafts used together with the judged one; then a token counts if it is the likeliest of any of them,
+    at every temperature. The tokens of a greedy teacher are kept, so that it reads the text once.
     """
 
-    def __init__(
-        self,
-        teacher: Teacher,
-        examples: Sequence[Example],
-        recipe: Recipe,
-        sampled: bool,
-        earlier: Sequence[Any] = (),
-    ) -> None:
-        self.teacher, self.recipe, self.sampled, self.earlier = teacher, recipe, sampled, earlier
-        self.batches = by_length(examples, recipe, teacher.device)
+    def __init__(self, teacher: Teacher, cache: TokenCache, recipe: Recipe, earlier: Sequence[Any] = ()) -> None:
+        self.teacher, self.recipe, self.earlier, self.sampled = teacher, recipe, earlier, sampled(cache, recipe)
+        self.batches = held_out(cache, recipe, teacher.device)
         self.law = Sampling(0.0 if earlier else recipe.temperature)
         self.told: list[tuple[Tensor, Tensor]] = []
 
@@ -143,9 +135,9 @@ def sampled(cache: TokenCache, recipe: Recipe) -> bool:
     return origin.kind == "answers" and plain and origin.temperature == recipe.temperature
 
 
-def by_length(examples: Sequence[Example], recipe: Recipe, device: torch.device) -> list[Batch]:
-    """Batches of held-out sequences of similar length."""
-    ordered = sorted(examples, key=lambda example: len(example.ids))
+def held_out(cache: TokenCache, recipe: Recipe, device: torch.device) -> list[Batch]:
+    """The held-out sequences that a recipe judges by, in batches of similar length."""
+    ordered = sorted(chosen(cache.held_out, recipe.held_out), key=lambda example: len(example.ids))
     parts = (ordered[start : start + recipe.rows] for start in range(0, len(ordered), recipe.rows))
     return [batch_of(some, recipe.length, (recipe.seed, 1)).to(device) for some in parts]
 

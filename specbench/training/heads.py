@@ -22,8 +22,8 @@ from specbench.models.heads.taps import listening
 from specbench.models.network.passes import additive
 from specbench.models.network.reduced import known_alone
 from specbench.models.network.sampling import Sampling
-from specbench.training.cache import Example
-from specbench.training.evaluation import Along, Figures, accepted, by_length, figures_of
+from specbench.training.cache import TokenCache
+from specbench.training.evaluation import Along, Figures, accepted, figures_of, held_out, sampled
 from specbench.training.learner import Batch
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher, headed
@@ -155,21 +155,14 @@ class HeadLesson:
     """The loss and evaluation of heads that read these taps of a teacher, in `steps` drafts.
     Without taps their input is the tokens themselves.
 
-    sampled: whether the held-out text is the teacher's own at the temperature of the recipe.
     The held-out text is read once and kept.
     """
 
     def __init__(
-        self,
-        teacher: Teacher,
-        taps: Sequence[int | str],
-        held_out: Sequence[Example],
-        recipe: Recipe,
-        steps: int,
-        sampled: bool,
+        self, teacher: Teacher, taps: Sequence[int | str], cache: TokenCache, recipe: Recipe, steps: int
     ) -> None:
-        self.teacher, self.taps, self.recipe, self.steps, self.sampled = teacher, tuple(taps), recipe, steps, sampled
-        self.batches = by_length(held_out, recipe, teacher.device)
+        self.teacher, self.taps, self.recipe, self.steps = teacher, tuple(taps), recipe, steps
+        self.sampled, self.batches = sampled(cache, recipe), held_out(cache, recipe, teacher.device)
         self.held_out: list[tuple[Read, Tensor | None]] = []  # with a greedy teacher's tokens
 
     # --- learning -----------------------------------------------------------------------------------------------------

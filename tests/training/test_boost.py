@@ -14,6 +14,7 @@ from tests.support.learning import cache, examples, llama, train
 
 TEACHER, FIRST, SECOND = llama(2), llama(1, seed=1), llama(1, seed=2)
 TEXTS = examples(8)
+CACHE = cache([], TEXTS)
 
 
 def test_what_an_earlier_draft_hits_counts_little() -> None:
@@ -36,9 +37,9 @@ def test_a_token_is_hit_by_any_of_them() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_drafts_beside_each_other_are_judged_together(temperature: float) -> None:
     recipe = Recipe(temperature=temperature)
-    together, _ = Judge(Teacher(TEACHER), TEXTS, recipe, True, [FIRST]).figures(SECOND)
-    again, _ = Judge(Teacher(TEACHER), TEXTS, recipe, True, [SECOND]).figures(FIRST)
-    alone, _ = Judge(Teacher(TEACHER), TEXTS, recipe.model_copy(update={"temperature": 0.0}), True).figures(FIRST)
+    together, _ = Judge(Teacher(TEACHER), CACHE, recipe, [FIRST]).figures(SECOND)
+    again, _ = Judge(Teacher(TEACHER), CACHE, recipe, [SECOND]).figures(FIRST)
+    alone, _ = Judge(Teacher(TEACHER), CACHE, recipe.model_copy(update={"temperature": 0.0})).figures(FIRST)
     assert together == again
     assert together.alpha > alone.alpha
 

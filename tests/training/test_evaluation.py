@@ -34,7 +34,8 @@ def by_hand(temperature: float, example: Example) -> tuple[torch.Tensor, torch.T
 @pytest.mark.parametrize("sampled", [False, True])
 def test_figures_are_those_of_every_text_by_itself(temperature: float, sampled: bool) -> None:
     recipe = Recipe(rows=4, temperature=temperature, k=3)
-    figures, by_category = Judge(Teacher(TEACHER), TEXTS, recipe, sampled).figures(STUDENT)
+    text = cache([], TEXTS, "answers" if sampled else "text", temperature=temperature)
+    figures, by_category = Judge(Teacher(TEACHER), text, recipe).figures(STUDENT)
     shared, chances = [], []
     for example in TEXTS:
         p, q = by_hand(temperature, example)
@@ -50,7 +51,7 @@ def test_figures_are_those_of_every_text_by_itself(temperature: float, sampled: 
 
 
 def test_a_draft_that_is_the_target_is_accepted_as_a_whole() -> None:
-    figures, _ = Judge(Teacher(TEACHER), TEXTS, Recipe(k=4), sampled=True).figures(TEACHER)
+    figures, _ = Judge(Teacher(TEACHER), cache([], TEXTS), Recipe(k=4)).figures(TEACHER)
     assert figures.alpha == 1.0
     assert figures.accepted == 5.0
 

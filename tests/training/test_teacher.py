@@ -169,7 +169,7 @@ def test_states_are_kept_in_their_own_type(dtype: torch.dtype, tmp_path: Path) -
 def test_a_judge_says_the_same_of_a_draft(tmp_path: Path) -> None:
     network, student, recipe = llama(2).double(), llama(1, seed=1).double(), Recipe(temperature=1.0)
     kept, anew = (
-        Judge(one, TEXTS, recipe, sampled=True).figures(student)[0]
+        Judge(one, cache([], TEXTS, temperature=1.0), recipe).figures(student)[0]
         for one in (keeping(network, tmp_path), Teacher(network))
     )
     assert kept.alpha == pytest.approx(anew.alpha, abs=1e-6)

@@ -20,7 +20,6 @@ from specbench.models.heads import files
 from specbench.models.heads.recognition import WORDS, Head
 from specbench.models.network.passes import windows_of
 from specbench.models.network.reduced import SIZE, reduce_head
-from specbench.training.evaluation import chosen, sampled
 from specbench.training.heads import HeadLesson, Masked
 from specbench.training.new_heads import Asked, HeadKind, beginning, save_head
 from specbench.training.pruning import Keep, pruned
@@ -268,15 +267,10 @@ def head_begun(kind: HeadKind, words: str, given: Teaching, recipe: Recipe, aske
         words=words,
         shape=f"{parameters_of(student):,} parameters{vocabulary}, reads {read}",
         save=lambda trained, place: save_head(trained, layout, place, given.dtype),
-        lesson=lesson_of(given, recipe, asked.steps, student.head.taps),
+        lesson=HeadLesson(given.teacher, student.head.taps, given.cache, recipe, asked.steps),
         card={"what": f"head ({WORDS[kind]})", "alpha": ALPHA},
         command="run",
     )
-
-
-def lesson_of(given: Teaching, recipe: Recipe, steps: int, taps: Any = ()) -> HeadLesson:
-    held_out = chosen(given.cache.held_out, recipe.held_out)
-    return HeadLesson(given.teacher, taps, held_out, recipe, steps, sampled(given.cache, recipe))
 
 
 @dataclass(frozen=True)
@@ -308,7 +302,7 @@ class PardStart:
             words=f"{self.start.begin}, through masks",
             shape=f"{said_of(network)}, its mask is the token {mask}",
             save=lambda student, place: save_network(student.network, place, given.tokenizer, given.dtype),
-            lesson=lesson_of(given, recipe, self.steps),
+            lesson=HeadLesson(given.teacher, (), given.cache, recipe, self.steps),
             card={"what": "small language model (PARD)", "alpha": ALPHA},
             command="run",
         )

@@ -31,10 +31,8 @@ from specbench.training.evaluation import (
     Point,
     Provenance,
     Trained,
-    chosen,
     curve_rows,
     model_card,
-    sampled,
 )
 from specbench.training.evaluation import Progress as Learning
 from specbench.training.learner import DivergedError, is_first, missed, newest_checkpoint, process_state
@@ -131,11 +129,9 @@ def boost(asked: Draft, drafts: int, style: Format, quiet: bool) -> None:
 
 def worth(student: Any, given: Teaching, recipe: Recipe, earlier: Sequence[Any]) -> dict[str, Any]:
     """Acceptance of a draft on the held-out text, alone and (greedy) together with the earlier drafts."""
-    held_out, greedy = chosen(given.cache.held_out, recipe.held_out), recipe.model_copy(update={"temperature": 0.0})
-    alone, together = (
-        Judge(given.teacher, held_out, how, sampled(given.cache, how), others).figures(student)[0]
-        for how, others in ((recipe, ()), (greedy, earlier))
-    )
+    greedy = recipe.model_copy(update={"temperature": 0.0})
+    alone, _ = Judge(given.teacher, given.cache, recipe).figures(student)
+    together, _ = Judge(given.teacher, given.cache, greedy, earlier).figures(student)
     return {**asdict(alone), "together": together.alpha}
 
 
