@@ -199,7 +199,7 @@ class Design:
         """α of a draft on held-out text after so many tokens in total; 0 if its training diverges."""
         number = self.steps.index(tokens)
         before = self.steps[number - 1] if number else 0
-        begin = Start(str(self.draft(one, before))) if before else Start(**one.sizes)
+        begin = Start(str(self.draft(one, before))) if before else Start(**asdict(one.shape))
         recipe = self.recipe.model_copy(update={"tokens": tokens - before, "seed": self.recipe.seed + number})
         asked = replace(draft, start=begin, recipe=recipe, output=self.draft(one, tokens))
         try:

@@ -41,10 +41,6 @@ class Candidate:
         """The name of its network in method files."""
         return f"draft-{self.name.replace('.', '-')}"
 
-    @property
-    def sizes(self) -> dict[str, Any]:
-        return {name: size for name, size in asdict(self.shape).items() if name != "head_dim"}
-
 
 def short(number: int) -> str:
     """A number of parameters in short form: 1M, 1.5M, 500k."""
@@ -86,7 +82,7 @@ class Found:
             "name": one.name,
             "budget": one.budget,
             "budget_counts": self.counted,
-            **one.sizes,
+            **asdict(one.shape),
             "parameters": one.parameters,
             "parameters_in_layers": one.shape.parameters(0),
             "latency_ms": 1000 * times.token.value,
