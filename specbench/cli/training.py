@@ -223,7 +223,7 @@ def design_draft(given: Given) -> None:
     if not given.get("data"):  # text available on every machine: the modules of the standard library
         given = {**given, "data": [f"text:{sysconfig.get_path('stdlib')}/*.py"], "generate": False}
     settings = {name: value for name, value in target_settings(given).items() if name != "repeat"}
-    search = {name: given[name] for name in ("count", "k_max", "repeat", "rungs")} | {"output": given.get("output")}
+    search = {name: given.get(name) for name in ("count", "k_max", "repeat", "rungs", "output")}
     err = Console(stderr=True, quiet=given["quiet"])
     design = Design(settings, budgets, depths, source=source_of(given), recipe=recipe, err=err, **search)
     start(design, given["format"])

@@ -76,8 +76,8 @@ def title(rows: Sequence[Row]) -> str:
     """The title of the table."""
     return (
         "Shapes within each parameter budget (1M-2x128: 1M, 2 layers, width 128; counted are "
-        f"{COUNTED[rows[0]['budget_counts']]}), the fastest measured one first; predicted and measured: tokens per "
-        "second at the best K"
+        f"{COUNTED[rows[0]['budget_counts']]}), the fastest measured one first; predicted and measured: "
+        "tokens per second at the best K"
     )
 
 

@@ -95,7 +95,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[bool]:
 
 
 def rising(spreads: Sequence[Spread]) -> str:
-    """Whether the medians rise from one depth to the next, in words; a fall counts if the quartiles are disjoint."""
+    """Whether the medians rise with depth, in words; a fall counts if the quartiles are disjoint."""
     steps = list(itertools.pairwise(spreads))
     if all(a.value < b.value for a, b in steps):
         return "rises with depth"
@@ -105,8 +105,8 @@ def rising(spreads: Sequence[Spread]) -> str:
 
 @dataclass(frozen=True)
 class LatencyFit:
-    """Seconds per drafted token = fixed + per_layer · layers + per_parameter · parameters, by least squares of relative
-    errors, with no coefficient below zero. residual: their root mean square; worst: the largest."""
+    """Seconds per drafted token = fixed + per_layer · layers + per_parameter · parameters, by least squares of
+    relative errors, with no coefficient below zero. residual: their root mean square; worst: the largest."""
 
     fixed: float
     per_layer: float
@@ -134,8 +134,8 @@ def fit_latency(layers: Sequence[int], parameters: Sequence[float], seconds: Seq
 
 @dataclass(frozen=True)
 class AcceptanceFit:
-    """logit α = constant + by_parameters · ln parameters + by_layers · ln layers + by_tokens · ln training tokens: a
-    description of the trained shapes, not a theory. residual: the root mean square of α's error."""
+    """logit α = constant + by_parameters · ln parameters + by_layers · ln layers + by_tokens · ln training tokens:
+    a description of the trained shapes, not a theory. residual: the root mean square of α's error."""
 
     constant: float
     by_parameters: float

@@ -176,7 +176,7 @@ def damaged(folder: Path, reason: str) -> UsageError:
 
 
 def mapped(folder: Path, manifest: Manifest) -> Any:
-    """All rows as a memory-mapped `datasets.Dataset`. UsageError for a file that is missing, changed or invalid."""
+    """All rows as a memory-mapped `datasets.Dataset`. UsageError for a missing, changed or invalid file."""
     from datasets import Dataset, concatenate_datasets
 
     parts = []
@@ -335,7 +335,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def acquired(folder: Path, what: str) -> FileLock:
-    """The acquired lock of a folder, created if missing, without what killed processes left. UsageError if in use."""
+    """The lock of a folder, created if missing, cleared of what killed processes left. UsageError if in use."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK, timeout=0)
     try:

@@ -204,7 +204,8 @@ class Sources:
 
     @property
     def asked(self) -> Iterator[tuple[Source, PromptSet, Prompt]]:
-        return ((one, one.prompts, prompt) for one in self.each if one.prompts for prompt in one.prompts.prompts)
+        sets = ((source, source.prompts) for source in self.each if source.prompts)
+        return ((source, prompts, prompt) for source, prompts in sets for prompt in prompts.prompts)
 
     @property
     def left_out(self) -> Counter[str]:

@@ -85,8 +85,8 @@ class Run:
     def trained(self) -> Trained:
         """Train to the end; afterwards the student has the weights with the highest acceptance.
 
-        With `kept` a killed run continues from its newest checkpoint. Raises DivergedError for a non-finite loss
-        or gradient, and UsageError if a checkpoint cannot be written or read; earlier results stay.
+        With `kept` a killed run continues from its newest checkpoint. DivergedError for a non-finite loss or
+        gradient, UsageError if a checkpoint cannot be written or read; earlier results stay.
         """
         self.restore()
         began, stored = time.monotonic() - self.progress.seconds, time.monotonic()
@@ -173,7 +173,8 @@ class Run:
         assert self.kept is not None
         assert self.result is not None
         result = asdict(self.result)
-        self.learner.save(self.kept.folder, self.progress.step, {**result.pop("progress"), "result": result}, self.best)
+        stored = {**result.pop("progress"), "result": result}
+        self.learner.save(self.kept.folder, self.progress.step, stored, self.best)
 
     def restore(self) -> None:
         """Continue from the newest checkpoint, if any."""

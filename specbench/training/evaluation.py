@@ -30,8 +30,8 @@ class Figures:
 
 @dataclass(frozen=True)
 class Along:
-    """One sequence of T positions, some of them `learned` [T]: at each the overlap [T] Σ min(p, q) of the first
-    draft, and the probability [K, T] that draft k is accepted there if all before it were."""
+    """One sequence of T positions, some of them `learned` [T]: at each the overlap [T] Σ min(p, q) of the
+    first draft, and the probability [K, T] that draft k is accepted there if all before it were."""
 
     category: str
     learned: Tensor
@@ -54,8 +54,8 @@ def pooled(found: Sequence[Along], k: int) -> Figures:
 class Judge:
     """The evaluation of one teacher's drafts, always on the same held-out text.
 
-    earlier: drafts used together with the judged one; then a token counts if it is the likeliest of any of them,
-    at every temperature. The tokens of a greedy teacher are kept, so that it reads the text once.
+    earlier: drafts used together with the judged one; then a token counts if it is the likeliest of any of
+    them, at every temperature. The tokens of a greedy teacher are kept, so that it reads the text once.
     """
 
     def __init__(self, teacher: Teacher, cache: TokenCache, recipe: Recipe, earlier: Sequence[Any] = ()) -> None:
@@ -109,9 +109,9 @@ def accepted(p: Tensor, q: Tensor, tokens: Tensor, sampled: bool) -> tuple[Tenso
 def tokens_per_round(found: Sequence[Along], k: int) -> float:
     """Expected tokens of a round with lookahead K: 1 + Σ_j P(the first j drafts are accepted).
 
-    A round that begins at r has Π_i chance[i, r + i]. Along text x of the teacher, E Π_{i ≤ j} min(1, qᵢ(xᵢ) ÷ pᵢ(xᵢ))
-    is that probability, because Σ_x Π min(p, q) = Σ_x Π p · Π min(1, q ÷ p); the mean is over all positions with j
-    learned tokens after them.
+    A round that begins at r has Π_i chance[i, r + i]. Along text x of the teacher, E Π_{i ≤ j} min(1, qᵢ ÷ pᵢ)
+    at xᵢ is that probability, because Σ_x Π min(p, q) = Σ_x Π p · Π min(1, q ÷ p); the mean is over all
+    positions with j learned tokens after them.
     """
     expected = 1.0
     for level in range(1, k + 1):
@@ -122,7 +122,7 @@ def tokens_per_round(found: Sequence[Along], k: int) -> float:
 
 
 def chain(one: Along, level: int) -> Tensor:
-    """[m] the probability that `level` drafts are accepted, for every round that begins within the learned text."""
+    """[m] the probability that `level` drafts are accepted, for every round that begins in the learned text."""
     starts = len(one.learned) - level + 1
     parts = [one.chance[step, step : step + starts] for step in range(level)]
     return torch.stack(parts).prod(0)[one.learned.unfold(0, level, 1).all(1)]

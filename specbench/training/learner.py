@@ -126,8 +126,8 @@ REST = 0.1  # weight of a token that an earlier draft predicts: a draft must sti
 
 
 def missed(earlier: Sequence[Any], batch: Batch, p: Tensor, rest: float = REST) -> Tensor:
-    """[n] the weight of every token, from the target's rows p [n, V]: full unless an earlier draft's likeliest token is
-    the target's. The paper drops whole prompts that an earlier draft completes; here this is done token by token."""
+    """[n] the weight of every token, from the target's rows p [n, V]: full unless an earlier draft's likeliest
+    token is the target's. The paper drops whole prompts that an earlier draft completes; here, single tokens."""
     return torch.where(hit(earlier, batch, p.argmax(-1)), rest, 1.0)
 
 
@@ -177,7 +177,7 @@ def write_checkpoint(folder: Path, step: int, progress: Mapping[str, Any], save:
 
 @contextmanager
 def read_checkpoint(path: Path) -> Iterator[dict[str, Any]]:
-    """The progress of a checkpoint. UsageError if its files cannot be read, or the enclosed code fails with them."""
+    """The progress of a checkpoint. UsageError if it cannot be read, or the enclosed code fails with its files."""
     try:
         for file in path.rglob("*"):
             if not file.is_dir():

@@ -356,13 +356,13 @@ def beginning(kind: HeadKind, network: Any, asked: Asked) -> tuple[Any, Layout]:
 
 
 def save_head(student: Any, layout: Layout, folder: Path, dtype: torch.dtype) -> None:
-    """Write a head into `folder`, each file completely or not at all, the weights last. UsageError on failure."""
+    """Write a head into `folder`, each file wholly or not at all, the weights last. UsageError on failure."""
     tensors = {name: in_dtype(tensor, dtype).contiguous() for name, tensor in layout.stored(student.head).items()}
     config = {**layout.config, "dtype": str(dtype).removeprefix("torch.")}
     try:
         with filling(folder, layout.file) as scratch:
             (scratch / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             save_file(tensors, scratch / layout.file, metadata={"format": "pt"})
-            (scratch / layout.file).chmod((scratch / CONFIG).stat().st_mode)  # otherwise unreadable for other users
+            (scratch / layout.file).chmod((scratch / CONFIG).stat().st_mode)  # else unreadable for others
     except (OSError, SafetensorError) as error:
         raise UsageError(f"cannot write the head to {folder}: {first_line(error)}") from error

@@ -104,8 +104,8 @@ def norms(network: Any) -> dict[str, nn.Module]:
 
 
 def observed(network: Any, texts: Sequence[Sequence[int]]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The covariance [H, H] of a network's normalised residual stream, and Σ |x| of every input of the matrices
-    that write into it, by their names."""
+    """The covariance [H, H] of a network's normalised residual stream, and Σ |x| of every input of the
+    matrices that write into it, by their names."""
     width, sizes = network.config.hidden_size, dict[str, Tensor]()
     gram = torch.zeros(width, width, dtype=torch.float64, device=network.device)
 

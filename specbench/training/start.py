@@ -24,8 +24,7 @@ WHOLE = "1TB"  # a single file of weights
 
 
 def save_draft(model: Any, folder: Path, dtype: torch.dtype | None = None) -> None:
-    """Write a draft into `folder`, by default in its own dtype, each file completely or not at all. UsageError on
-    failure."""
+    """Write a draft, by default in its own dtype, each file wholly or not at all. UsageError on failure."""
     try:
         with filling(folder, LAST) as scratch:
             kind = dtype or model.dtype
@@ -67,7 +66,7 @@ ROWS = 1 << 14  # rows of an embedding multiplied in float64 at once
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a draft: `heads` query heads on `kv_heads` heads of keys and values, each of 64 dimensions.
+    """The sizes of a draft: `heads` query heads on `kv_heads` heads of keys and values, of 64 dimensions each.
 
     heads must divide `hidden`, as transformers requires of a Llama, but need not fill it.
     """

@@ -171,7 +171,7 @@ WARMEST = 1.0  # temperature of learning for greedy decoding: drafts of the most
 
 
 def continued(batch: Batch, student: Any, recipe: Recipe, width: int, number: int) -> Batch:
-    """The prompts of a batch, or first quarters of texts without one, continued by the student, not by the data."""
+    """The prompts of a batch, or first quarters of texts without one, continued by the student."""
     examples = [shortened(example, recipe.length) for example in batch.examples]
     longest = max(len(one.ids) - one.start for one in examples)
     seeds = np.random.default_rng((recipe.seed, number)).integers(2**62, size=len(examples)).tolist()

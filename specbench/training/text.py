@@ -92,7 +92,7 @@ def joined(prompt: str, answer: str) -> str:
 
 
 def windows(document: Document, length: int) -> list[Example]:
-    """The tokens of a document in windows of `length`, the rest included; all but a window's first are learned."""
+    """The tokens of a document in windows of `length` and a rest; all but a window's first are learned."""
     ids = document.tokens()
     parts = [ids[start : start + length] for start in range(0, len(ids), length)]
     return [Example(part, 1, document.category, document.name) for part in parts if len(part) >= SHORTEST]
@@ -178,7 +178,7 @@ def answered(decode: Decode, asked: Sequence[Asked], seed: int, chat: Chat | Non
 
 
 def answers_origin(about: Mapping[str, Any], spec: RunSpec, samples: int) -> Origin:
-    """The origin of answers decoded by a spec; greedy ones have no seed, and UsageError for several samples."""
+    """The origin of answers of a spec; greedy ones have no seed, and UsageError for several samples."""
     if samples > 1 and not spec.temperature:
         raise UsageError(
             f"{samples} samples per prompt are all the same at temperature 0: give a --temperature, or use one"
@@ -191,7 +191,7 @@ def answers_origin(about: Mapping[str, Any], spec: RunSpec, samples: int) -> Ori
 
 
 def described(sources: Sources, target: Mapping[str, Any], network: Any, tokenizer: Any, width: int) -> dict[str, Any]:
-    """The values of every origin. target: from `Backend.describe`; network: the target; width: that of its head."""
+    """The values of every origin. target: from `Backend.describe`; network: the target; width: of its head."""
     return {
         "target": target["target_source"],
         "revision": target["target_commit"],

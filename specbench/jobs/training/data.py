@@ -121,7 +121,8 @@ def teaching(
     """
     (spec,) = grid.cells({"method": BASELINE, "dataset": source.data[0], **settings})
     backend = complete_backend([spec])
-    check(load_config(names.resolve(spec.target, spec.target_revision)), networks_of(backend, PURPOSE).tokenizer)
+    tokenizer = networks_of(backend, PURPOSE).tokenizer
+    check(load_config(names.resolve(spec.target, spec.target_revision)), tokenizer)
     room, chosen = backend.context - spec.max_new_tokens - 1, ("limit", "seed", "column", "template")
     options = {name: getattr(spec, name) for name in chosen}
     prompts = partial(load_prompts, longest=room, chat=chat_settings(spec, backend), **options)

@@ -65,8 +65,8 @@ def start(design: "Design", style: Format) -> None:
 class Design:
     """A requested design.
 
-    settings: the target's; count: the parameters that budgets count; k_max: the longest lookahead; repeat: timings
-    per shape; rungs: of training; output: None for the default folder.
+    settings: the target's; count: the parameters that budgets count; k_max: the longest lookahead; repeat:
+    timings per shape; rungs: of training; output: None for the default folder.
     """
 
     settings: Mapping[str, Any]
@@ -130,7 +130,7 @@ class Design:
         return found, lines
 
     def candidates(self, target: Any) -> tuple[list[Candidate], list[str]]:
-        """The widest shape of every budget and depth, and a line for each impossible one. UsageError if all are."""
+        """The widest shape of every budget and depth, and a line for impossible ones. UsageError if all are."""
         vocabulary = target.get_text_config(decoder=True).vocab_size
         found, impossible = list[Candidate](), list[str]()
         for budget, layers in product(self.budgets, self.depths):
@@ -244,7 +244,7 @@ class Design:
 
 
 def speed_of(timed: Mapping[tuple[str, int], Sequence[Sample]], k_max: int) -> Speed:
-    """Medians and quartiles of times, from the turns of every (draft, lookahead); other lookaheads are interpolated."""
+    """Medians and quartiles of times, from the turns of each (draft, lookahead), others being interpolated."""
     turns = {arm: pd.DataFrame(map(turn_of, samples)) for arm, samples in timed.items()}
     every = pd.concat(turns, names=["name", "k"])
     by_k = every.groupby("k")[["v", "verify"]].median()

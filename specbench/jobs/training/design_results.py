@@ -209,8 +209,8 @@ def depth_lines(found: Found) -> list[str]:
         depths, shown = ", ".join(str(one.shape.layers) for one in ordered), ", ".join(map(milliseconds, times))
         if len(some) > 1:
             lines.append(
-                f"{short(some[0].budget)} parameters: the latency {design.rising(times)}: {shown} ms per token at "
-                f"{depths} layers (quartiles)"
+                f"{short(some[0].budget)} parameters: the latency {design.rising(times)}: {shown} ms per token "
+                f"at {depths} layers (quartiles)"
             )
     return lines
 

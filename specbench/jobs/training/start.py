@@ -119,7 +119,7 @@ def refuse_vocabulary(vocabulary: int | None, config: Any) -> None:
 
 
 def begun(asked: Start, given: Teaching, recipe: Recipe, folder: Path | None) -> Any:
-    """The initial network, on the teacher's device; folder: that of a continued run, whose draft has its shape."""
+    """The initial network, on the teacher's device; folder: of a continued run, whose draft has its shape."""
     if folder is not None:
         return loaded(str(folder), given)
     student = first(asked, given, recipe)
@@ -257,7 +257,7 @@ class MtpStart:
 
 
 def head_begun(kind: HeadKind, words: str, given: Teaching, recipe: Recipe, asked: Asked) -> Begun:
-    """A head with its lesson. A continued run builds the same one by its seed, and the checkpoint has the weights."""
+    """A head with its lesson. A continued run builds the same by its seed; the checkpoint has the weights."""
     student, layout = beginning(kind, given.network, asked)
     known = getattr(student.config, SIZE, None)
     vocabulary = "" if known is None else f", a vocabulary of {known:,} tokens"

@@ -158,7 +158,7 @@ def console(quiet: bool) -> Console:
 
 
 def ready(asked: Draft, identity: Mapping[str, Any], err: Console, again: bool) -> tuple[Teaching, int | None]:
-    """The teacher with its text, and what `record_of` finds in the folder, which is checked before anything is read."""
+    """The teacher with its text, and the result of `record_of`, which checks the folder before any reading."""
     with process_state().main_process_first():
         tokens = record_of(asked.output, identity)
         given = (asked.settings, asked.source, asked.recipe, asked.output, err, asked.start.check)
@@ -166,7 +166,7 @@ def ready(asked: Draft, identity: Mapping[str, Any], err: Console, again: bool) 
 
 
 def trained(asked: Draft, given: Teaching, err: Console, earlier: Sequence[Any] = ()) -> tuple[Any, Trained]:
-    """Train a draft of a loaded target, to be combined with earlier ones; returns the student and its results."""
+    """Train a draft of a loaded target to be combined with earlier ones; the student and its results."""
     with locked(asked.output):
         run = Training(asked, given, record_of(asked.output, asked.identity), err, earlier)
         return run.student, run.train()
