@@ -223,7 +223,8 @@ def design_draft(given: Given) -> None:
     if not given.get("data"):  # text available on every machine: the modules of the standard library
         given = {**given, "data": [f"text:{sysconfig.get_path('stdlib')}/*.py"], "generate": False}
     settings = {name: value for name, value in target_settings(given).items() if name != "repeat"}
-    search = {name: given.get(name) for name in ("count", "k_max", "repeat", "rungs", "output")}
+    names = ("count", "k_max", "repeat", "rungs", "output")
+    search: dict[str, Any] = {name: given.get(name) for name in names}
     err = Console(stderr=True, quiet=given["quiet"])
     design = Design(settings, budgets, depths, source=source_of(given), recipe=recipe, err=err, **search)
     start(design, given["format"])
