@@ -90,7 +90,7 @@ def followed(law: Sampling, prompts: Sequence[Sequence[int]]) -> tuple[int, int]
             ]
             one.learn(found, there)
             nodes += sum(there)
-        before = committed(context)
+        before = [row[: end + 1] for row, end in zip(context.seq.tolist(), context.pos.tolist(), strict=True)]
     return nodes, sum(map(len, before)) - sum(map(len, prompts))
 
 
@@ -98,10 +98,6 @@ def useful(step: Step, row: int) -> list[bool]:
     assert step.draft.valid is not None
     found: list[bool] = step.draft.valid[row].tolist()
     return found
-
-
-def committed(context: Context) -> list[list[int]]:
-    return [row[: end + 1] for row, end in zip(context.seq.tolist(), context.pos.tolist(), strict=True)]
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["alone", "rows of their own"])

@@ -221,11 +221,6 @@ def after_the_draw(self: Select, context: Context, budget: int | None, rng: Sour
     return self._both(found, own, taken)
 
 
-def in_place_of_the_rows(self: Select, found: Draft, own: Draft, taken: Tensor) -> Draft:
-    """All rows have what the first of them has chosen."""
-    return BOTH(self, found, own, taken[:1].expand_as(taken))
-
-
 BOTH = Select._both
 
 
@@ -242,7 +237,9 @@ def test_a_choice_after_the_draw_is_found_out(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.mutant(test=test_every_row_has_the_draft_that_it_has_chosen)
 def test_one_choice_for_all_rows_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Select, "_both", in_place_of_the_rows)
+    monkeypatch.setattr(
+        Select, "_both", lambda self, found, own, taken: BOTH(self, found, own, taken[:1].expand_as(taken))
+    )
     with pytest.raises(AssertionError):
         test_every_row_has_the_draft_that_it_has_chosen()
 

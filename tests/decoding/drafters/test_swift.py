@@ -19,7 +19,7 @@ from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.timing import WallClock
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Verdict
+from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.measure.proofs import difference, emitted, expected
@@ -337,10 +337,6 @@ def keeps_nothing(self: Skipped, context: Context, places: Tensor) -> Tensor:
     return self.model.along(context, places)[..., :V].argmax(-1)
 
 
-def of_all_levels(self: Swift, start: Tensor, p: Tensor, verdict: Verdict) -> None:
-    NOTE(self, start + 1, p, verdict)
-
-
 def the_latest(self: Search, units: Any, score: float) -> None:
     PROPOSE(self, units, score)
     self.best, self.score = frozenset(units), score
@@ -386,7 +382,7 @@ MUTANTS: dict[str, Patch] = {
         test_without_all_of_them_it_is_its_first_and_its_last_layer,
     ),
     "scored one place late": (
-        *(Swift, "_note", of_all_levels, check_scores),
+        *(Swift, "_note", lambda self, start, p, verdict: NOTE(self, start + 1, p, verdict), check_scores),
         test_a_score_is_the_share_of_the_last_tokens_at_which_both_agree,
     ),
     "the latest set is the best": (

@@ -84,23 +84,15 @@ def test_point_masses(vocab: int, k: int) -> None:
 # --- mutants ----------------------------------------------------------------------------------------------------------
 
 
-def unclamped(ratio: Tensor) -> Tensor:
-    return ratio.cumprod(1).clamp_max(1)
-
-
 def plain_residual(p: Tensor, q: Tensor, weight: Tensor, valid: Tensor, accepted: Tensor) -> Tensor:
     return block_residual(p, q, torch.ones_like(weight), valid, accepted)
 
 
-def of_the_next(p: Tensor, q: Tensor, weight: Tensor, valid: Tensor) -> Tensor:
-    return weight * valid
-
-
 block_residual = block.residual
 MUTANTS = {
-    "weights that are clamped only at the end": ("weights", unclamped),
+    "weights that are clamped only at the end": ("weights", lambda ratio: ratio.cumprod(1).clamp_max(1)),
     "the residual of one token": ("residual", plain_residual),
-    "every node judged as the last": ("chances", of_the_next),
+    "every node judged as the last": ("chances", lambda p, q, weight, valid: weight * valid),
     "a residual that is not normalised by its own mass": (
         "subtract",
         lambda p, q, weight: (weight * p - q).clamp_min(0) + 0.1,

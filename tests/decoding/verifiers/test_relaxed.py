@@ -121,7 +121,7 @@ def check_passes() -> None:
     """By hand: within top 2, within δ of the likeliest, and possible."""
     p = torch.tensor([[0.4, 0.35, 0.25, 0.0], [0.34, 0.33, 0.33, 0.0], [0.9, 0.06, 0.04, 0.0], [1.0, 0.0, 0.0, 0.0]])
     context = context_of([[0]] * 4, 2, 2)
-    draft: Any = replace(chain_of(context), text=context)
+    draft: Any = replace(Draft(TokenTree.chain(torch.zeros((context.rows, 1), dtype=torch.long))), text=context)
     found = Relaxed(2, 0.25).passes(p.double().unsqueeze(1).expand(-1, 2, -1), draft)[:, 0]
     assert found.tolist() == [
         [True, True, False, False],
@@ -130,10 +130,6 @@ def check_passes() -> None:
         [True, False, False, False],
     ]
     assert not Relaxed(4, 1.0).passes(p.double().unsqueeze(1).expand(-1, 2, -1), draft)[:, 0, 3].any()
-
-
-def chain_of(context: Context) -> Draft:
-    return Draft(TokenTree.chain(torch.zeros((context.rows, 1), dtype=torch.long)))
 
 
 def test_a_token_passes_that_is_one_of_the_likeliest_and_near_the_best() -> None:
@@ -183,18 +179,6 @@ def of_the_root(self: Spans, context: Context, tree: TokenTree) -> Tensor:
     return self.inside(context).unsqueeze(1).expand(-1, tree.size + 1)
 
 
-def near_one(self: Relaxed, p: Tensor, draft: Any) -> Tensor:
-    return PASSES(self, p, draft) & (p >= 1 - self.delta)
-
-
-def whatever_is_near(self: Relaxed, p: Tensor, draft: Any) -> Tensor:
-    return PASSES(replace(self, top=p.shape[-1]), p, draft)
-
-
-def whatever_is_likely(self: Relaxed, p: Tensor, draft: Any) -> Tensor:
-    return PASSES(replace(self, delta=1.0), p, draft)
-
-
 def also_impossible(self: Relaxed, p: Tensor, draft: Any) -> Tensor:
     return PASSES(self, p, draft) | ((p == 0) & (self.delta == 1))
 
@@ -223,15 +207,15 @@ MUTANTS: dict[str, Patch] = {
         *(test_it_is_exact_where_the_target_does_not_think,) * 2,
     ),
     "near 1, not near the best": (
-        *(Relaxed, "passes", near_one, check_passes),
+        *(Relaxed, "passes", lambda self, p, draft: PASSES(self, p, draft) & (p >= 1 - self.delta), check_passes),
         test_a_token_passes_that_is_one_of_the_likeliest_and_near_the_best,
     ),
     "whatever is near the best": (
-        *(Relaxed, "passes", whatever_is_near, check_passes),
+        *(Relaxed, "passes", lambda self, p, draft: PASSES(replace(self, top=p.shape[-1]), p, draft), check_passes),
         test_a_token_passes_that_is_one_of_the_likeliest_and_near_the_best,
     ),
     "whatever is among the likeliest": (
-        *(Relaxed, "passes", whatever_is_likely, check_passes),
+        *(Relaxed, "passes", lambda self, p, draft: PASSES(replace(self, delta=1.0), p, draft), check_passes),
         test_a_token_passes_that_is_one_of_the_likeliest_and_near_the_best,
     ),
     "what is impossible": (

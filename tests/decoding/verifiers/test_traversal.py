@@ -191,10 +191,6 @@ def changed(change: Callable[[Plan], Plan]) -> Callable[[tuple[int, ...]], Plan]
     return lambda parents: change(PLANNED(parents))
 
 
-def from_the_root(plan: Plan) -> Plan:
-    return replace(plan, visits=tuple(sorted(plan.visits)))
-
-
 def as_first_children(plan: Plan) -> Plan:
     """Every child is weighed as if it had no older sibling."""
     return replace(plan, before=(None,) * len(plan.before))
@@ -214,7 +210,7 @@ def ghosts(weight: Tensor, x: Any) -> Tensor:
 
 # name: (what, by what)
 MUTANTS: dict[str, tuple[str, Any]] = {
-    "visited from the root down": ("planned", changed(from_the_root)),
+    "visited from the root down": ("planned", changed(lambda plan: replace(plan, visits=tuple(sorted(plan.visits))))),
     "later siblings weighed against the whole row": ("planned", changed(as_first_children)),
     "a parent keeps its weight between siblings": ("lightened", lambda weight, x: weight.clone()),
     "a parent keeps its row between siblings": ("replaced", lambda x, rows: x.left),
