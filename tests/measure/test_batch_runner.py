@@ -238,7 +238,6 @@ def test_break_even_where_there_is_none() -> None:
 def test_the_break_even_batch_of_a_cell_follows_from_its_own_passes() -> None:
     some = batched((4, 2), (1, 2), (0, 0))
     base, method = (timing([getattr(s, arm) for s in some]) for arm in ("baseline", "method"))
-    steps, rounds = 10 + 2, 4  # two rows: texts of 8, 5 and 2 tokens, of 2 rounds each
     steps, rounds = max(8, 5 + 2), 2 + 2  # two rows: texts of 8, 5 and 2 tokens, of two rounds each
     one, many = base.verify / steps, method.verify / rounds
     u = (many - one) / (2 * 4)

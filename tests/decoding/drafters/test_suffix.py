@@ -17,9 +17,6 @@ from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from tests.support.toys import CPU, Toy, random_pair
 
-RNG = seeded([0], CPU)  # nothing is drawn from it
-
-
 # --- as it is written down ------------------------------------------------------------------------------------------
 
 

@@ -72,7 +72,6 @@ def test_a_list_of_other_things_is_refused(tmp_path: Path) -> None:
 
 
 V, T = 11, 9
-TIGHT = 1e-11
 
 
 @pytest.mark.parametrize("name", UNLIKE)
