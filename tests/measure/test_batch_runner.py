@@ -22,10 +22,9 @@ from specbench.results.samples import by_prompt, speedup_of
 from specbench.show import run_output
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.theory import formulas, optimum
-from tests.support.faked_runs import failing, run
+from tests.support.faked_runs import failing, failing_arm, run
 from tests.support.frontdoor import Command
 from tests.support.measured import (
-    Call,
     FakeBackend,
     Witness,
     baseline_trace,
@@ -112,11 +111,7 @@ def test_warm_up_decodes_a_batch() -> None:
 
 
 def test_an_arm_that_fails_in_a_batch_loses_the_batch_alone() -> None:
-    def answer(call: Call) -> Sequence[int]:
-        if call.arm == "chain K=2" and call.prompt[0] == 13:
-            raise MemoryError
-        return (1, 2, 3)
-
+    answer = failing_arm("chain K=2", MemoryError(), 13)
     _, _, cells = run(sampled(*NAMES[:4], k=1), sampled(*NAMES[:4], k=2), answer=answer)  # type: ignore[arg-type]
     assert [(c.status, len(c.samples)) for c in cells] == [("ok", 4), ("oom", 2)]
 
