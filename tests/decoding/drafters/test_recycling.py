@@ -195,7 +195,6 @@ def in_one_table(table: Tensor, fed: Tensor, there: Tensor, likely: Tensor) -> N
 
 
 DRAFTS = partial(test_every_draft_is_the_one_that_is_written_down, GREEDY, PROMPTS)
-RESET = test_the_table_is_that_of_one_prompt_unless_it_is_carried
 MUTANTS: dict[str, Patch] = {
     "of equal tokens the first counts": (recycling, "note", first_counts, DRAFTS),
     "learns of nodes that are not there": (recycling, "note", of_what_is_not_there, DRAFTS),
@@ -203,10 +202,16 @@ MUTANTS: dict[str, Patch] = {
     "learns of accepted tokens alone": (Recycling, "learn", of_the_accepted, DRAFTS),
     "the prompt is not read": (Recycling, "_read", lambda *_: None, DRAFTS),
     "the unlikeliest tokens": (Ranks, "hear", lambda self, logits: LIKELY(self, logits.neg()), DRAFTS),
-    "the table is never reset": (recycling, "kept", lambda old, new: new if old is None else old, RESET),
 }
 
 
 @mutants(MUTANTS)
 def test_a_wrong_table_is_found_out(mutant: Patch) -> None:
     catches_patch(*mutant)
+
+
+@pytest.mark.mutant(test=test_the_table_is_that_of_one_prompt_unless_it_is_carried)
+def test_a_table_that_is_never_reset_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recycling, "kept", lambda old, new: new if old is None else old)
+    with pytest.raises(AssertionError):
+        test_the_table_is_that_of_one_prompt_unless_it_is_carried()
