@@ -116,10 +116,6 @@ class Streaming:
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         self._reader.settle(start - self._left_out, tree, verdict)
 
-    def select(self, rows: Tensor) -> None:
-        self._left_out = self._left_out.index_select(0, rows)
-        self._reader.select(rows)
-
     @property
     def _reader(self) -> Network:
         assert self._twin is not None, "start() comes before any other call"
@@ -214,13 +210,6 @@ class Common:
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         self.model.settle(self.root, self._told(tree), verdict)  # the tree of the last call, so its root as well
-
-    def select(self, rows: Tensor) -> None:
-        self.model.select(rows)
-        if self.text is not None:
-            self.text, self.ends, self.begins = (x.index_select(0, rows) for x in (self.text, self.ends, self.begins))
-        if self.root.shape[0]:
-            self.root = self.root.index_select(0, rows)
 
     def successors(self) -> Tensor:
         """As in `Network`; a token is followed by itself if the model's successor is not a token of the target."""

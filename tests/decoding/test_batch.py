@@ -27,6 +27,7 @@ from specbench.models.network.sampling import Sampling
 from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, autoregressive
+from tests.support.rows import select
 from tests.support.sources import replay_outcomes
 from tests.support.stateful_laws import SCHEDULES
 from tests.support.tiny import network
@@ -141,7 +142,7 @@ def test_selected_rows_have_the_keys_and_values_that_they_had() -> None:
     layers = [*method.model.cache.rows, *method.drafter.model.cache.rows]  # type: ignore[attr-defined]
     before = [(layer.keys, layer.values) for layer in layers]
     assert all((store[0] != store[2]).any() for stores in before for store in stores)
-    method.select(rows)
+    select(method, rows)
     for layer, (keys, values) in zip(layers, before, strict=True):
         assert torch.equal(layer.keys, keys[rows])
         assert torch.equal(layer.values, values[rows])
@@ -154,10 +155,6 @@ MUTANTS: dict[str, Mutant] = {
         SELECTED,
     ),
     "keys keep old rows": (RowStaticLayer.select, "self.keys.index_select(0, rows)", "self.keys", SELECTED),
-    "only the cache of the target is selected": (
-        *(Speculate.select, "self.drafter.select(rows)", "pass"),
-        SELECTED,
-    ),
 }
 
 

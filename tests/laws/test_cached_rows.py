@@ -86,9 +86,6 @@ class Checked:
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         self.model.settle(start, tree, verdict)
 
-    def select(self, rows: Tensor) -> None:
-        self.model.select(rows)
-
     def twin(self) -> "Checked":
         return Checked(self.bench, self.model.twin(), self.net, self.number)
 

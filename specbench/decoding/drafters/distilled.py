@@ -127,10 +127,6 @@ class Distilled(Wrapper):
         end = torch.where(verdict.accepted > 0, end, ROOT)
         self._rejected.add(rejected & corrected, self._current, start + verdict.accepted, at(p, end + 1))
 
-    def select(self, rows: Tensor) -> None:
-        self._current = self._current.index_select(0, rows)
-        self._learning()[0].select(rows)
-
     def ended(self, context: Context, rows: Sequence[int]) -> None:
         self._note(context, rows)
         self._ended += len(rows)

@@ -50,10 +50,6 @@ class Jacobi(Guesses):
         ahead = ends + 1 + torch.arange(self.k, device=ends.device)
         self._guess.copy_(best.gather(1, ahead.clamp_max(draft.tree.size)))
 
-    def select(self, rows: Tensor) -> None:
-        if self._guess is not None:
-            self._guess = self._guess.index_select(0, rows)
-
 
 def kept(old: Tensor | None, new: Tensor) -> Tensor:
     """Copy `new` into `old` if shapes match: a compiled or captured round reads from a fixed address."""
@@ -178,10 +174,6 @@ class Lookahead(Unlearned):
         along = torch.arange(self.window, device=root.device) + verdict.accepted.unsqueeze(1)
         places = (along % self.window).unsqueeze(1).expand(-1, self.ngram - 1, -1)
         window.copy_(old[:, 1:].gather(2, places))
-
-    def select(self, rows: Tensor) -> None:
-        if self._window is not None:
-            self._window, self._keys, self._grams = (part.index_select(0, rows) for part in self._state())
 
 
 def entries(keys: Tensor, grams: Tensor, first: Tensor) -> Tensor:

@@ -218,9 +218,6 @@ class Suffix(Chains):
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return  # no state: it depends on the sequence only
 
-    def select(self, rows: Tensor) -> None:
-        self._begun = [self._begun[row] for row in rows.tolist()]
-
     def ended(self, context: Context, rows: Sequence[int]) -> None:
         for row in rows:
             answer = context.seq[row, self._begun[row] : int(context.pos[row]) + 1]

@@ -94,10 +94,6 @@ class Recycling(Shaped):
         fed = torch.cat([context.seq.gather(1, start.unsqueeze(1)), draft.tree.ids], 1)
         note(table, fed, F.pad(draft.there, (1, 0), value=True), ranking.last)
 
-    def select(self, rows: Tensor) -> None:
-        if self._table is not None:
-            self._table = self._table.index_select(0, rows)
-
     def ended(self, context: Context, rows: Sequence[int]) -> None:
         return  # the tables keep what was learned
 

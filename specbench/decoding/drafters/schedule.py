@@ -44,9 +44,6 @@ class Schedule(Protocol):
     def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
         """Learn from the verdict on the last draft."""
 
-    def select(self, rows: Tensor) -> None:
-        """Keep only the given rows [B']."""
-
 
 class Patient:
     """A schedule that never stops a draft at a token, and predicts no acceptance."""
@@ -71,9 +68,6 @@ class Stateless(Patient):
         return None
 
     def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
-        return
-
-    def select(self, rows: Tensor) -> None:
         return
 
 
@@ -152,9 +146,6 @@ class Heuristic(Patient):
         after = torch.where(accepted == drafted, more, self._lookahead - 1)
         self._lookahead = after.clamp(1, max(self._k, 1))
 
-    def select(self, rows: Tensor) -> None:
-        self._lookahead = self._lookahead.index_select(0, rows)
-
 
 UNMEASURED = Costs(first=0.1, later=0.1, verify=tuple(1 + 0.05 * n for n in range(17)), overhead=0.03)
 
@@ -216,9 +207,6 @@ class Marginal(Patient):
         by_position = (1, self._tests.shape[1] - 1 - depth)
         self._tests = fade * self._tests + F.pad(here, by_position)
         self._hits = fade * self._hits + F.pad(chance, by_position)
-
-    def select(self, rows: Tensor) -> None:
-        self._tests, self._hits = self._tests.index_select(0, rows), self._hits.index_select(0, rows)
 
 
 def judged(context: Context, draft: Draft, verdict: Verdict) -> tuple[Tensor, Tensor]:

@@ -129,11 +129,6 @@ class Select:
         self.first.learn(context, start, draft, p, verdict)
         self.otherwise.learn(context, start, draft, p, verdict)
 
-    def select(self, rows: Tensor) -> None:
-        self.first.select(rows)
-        self.otherwise.select(rows)
-        self._known = [self._known[row] for row in rows.tolist()]
-
 
 def within(draft: Draft, rows: Tensor) -> Draft:
     """The draft in the rows [B] bool only; the others have no nodes of it."""

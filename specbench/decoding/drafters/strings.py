@@ -89,13 +89,6 @@ class Strings(Wrapper):
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return  # the next draft compares its tokens with the sequence
 
-    def select(self, rows: Tensor) -> None:
-        order: list[int] = rows.tolist()
-        self._readings = [self._readings[row] for row in order]
-        self._fed = [self._fed[row] for row in order]
-        self._text = self._text.index_select(0, rows)
-        self.drafter.select(rows)
-
     @property
     def _places(self) -> int:
         """The maximum number of tokens given to the draft's model: its draft follows them."""

@@ -190,11 +190,6 @@ class Swift(Wrapper):
             self._note(start, p, verdict)
             self._try(context, self.search)
 
-    def select(self, rows: Tensor) -> None:
-        if self._right is not None:
-            self._right = self._right.index_select(0, rows)
-        self._ready()[0].select(rows)
-
     def ended(self, context: Context, rows: Sequence[int]) -> None:
         return  # the search result stays
 

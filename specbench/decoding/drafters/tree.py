@@ -129,9 +129,6 @@ class FromModel(Unlearned):
             path = constant((*draft.as_fed, -1), start.device)[verdict.path]  # -1 after its end: the last entry
             self.model.settle(start, draft.fed, replace(verdict, path=path))
 
-    def select(self, rows: Tensor) -> None:
-        self.model.select(rows)
-
 
 class LevelByLevel(FromModel):
     """A tree of known shape: every level is one pass over those nodes that have children."""
@@ -300,10 +297,6 @@ class Several(Unlearned):
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return  # keeping accepted entries of a cache needs a verdict on the part's own tree: they are fed again instead
-
-    def select(self, rows: Tensor) -> None:
-        for part in self.parts:
-            part.select(rows)
 
 
 def refuse_learners(parts: Sequence[Drafter], field: str, judged: str) -> None:

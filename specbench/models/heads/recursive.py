@@ -127,9 +127,6 @@ class Recursive:
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         return  # drafted tokens are fed again when they are committed
 
-    def select(self, rows: Tensor) -> None:
-        self.model.select(rows)
-
     def _again(self, refeed: int) -> int:
         """The number of pairs before the last to feed again: those that were drafted when last
         fed, and those whose tokens may be new for another reason."""

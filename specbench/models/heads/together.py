@@ -235,11 +235,6 @@ class Together:
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         return  # drafted tokens are not cached; committed ones are taken in by the next round
 
-    def select(self, rows: Tensor) -> None:
-        self.drafted = None
-        if self.places is not None:
-            self.places.cache.select(rows)
-
     def _empty(self, length: int, memory: Memory) -> Places:
         front = self.head.front(self.depth)
         return Places(RowStaticCache(self.head.config.num_hidden_layers, front + length, memory), front)
