@@ -6,20 +6,31 @@ from torch import Tensor
 
 from specbench.decoding.types import Context
 from specbench.models.network.caches import RowStaticCache
+from specbench.models.network.early_exit import Early
 from specbench.models.network.recurrent import Recurrent
 from specbench.models.network.retrieved import Retrieved
 
-# what has one entry for each row: tensors [B, …] and lists
+# what has one entry for each row, by class: tensors [B, …] and lists
 OF_ROWS = {
-    *("_guess", "_window", "_keys", "_grams", "_table", "_right", "_current"),  # drafters
-    *("_lookahead", "_tests", "_hits", "_known", "_begun", "_readings", "_fed", "_text"),
-    *("_left_out", "text", "ends", "begins", "root"),  # views
+    "Jacobi": ("_guess",),
+    "Lookahead": ("_window", "_keys", "_grams"),
+    "Suffix": ("_begun",),
+    "Recycling": ("_table",),
+    "Swift": ("_right",),
+    "Distilled": ("_current",),
+    "Heuristic": ("_lookahead",),
+    "Marginal": ("_tests", "_hits"),
+    "Select": ("_known",),
+    "Strings": ("_readings", "_fed", "_text"),
+    "Streaming": ("_left_out",),
+    "Common": ("text", "ends", "begins", "root"),
 }
 
 
 def select(part: Any, rows: Tensor, seen: set[int] | None = None) -> None:
     """Keep only the given rows [B'] of all that a method, or a part of it, knows of its texts; rows may repeat."""
     seen = set() if seen is None else seen
+    part = part.judge if isinstance(part, Early) else part  # which has no cache of its own
     if id(part) in seen or isinstance(part, Context):
         return
     seen.add(id(part))
@@ -29,9 +40,10 @@ def select(part: Any, rows: Tensor, seen: set[int] | None = None) -> None:
         for one in part:
             select(one, rows, seen)
     elif type(part).__module__.partition(".")[0] in ("specbench", "tests"):
+        own = {name for kind in type(part).__mro__ for name in OF_ROWS.get(kind.__name__, ())}
         for name, value in [*getattr(part, "__dict__", {}).items()]:
-            if name not in OF_ROWS:
+            if name not in own:
                 select(value, rows, seen)
-            elif value is not None:
+            elif value is not None and len(value):
                 kept = [value[row] for row in rows.tolist()] if isinstance(value, list) else value.index_select(0, rows)
                 object.__setattr__(part, name, kept)
