@@ -5,10 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from specbench.decoding.types import Context
-from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.early_exit import Early
-from specbench.models.network.recurrent import Recurrent
-from specbench.models.network.retrieved import Retrieved
 
 # what has one entry for each row, by class: tensors [B, …] and lists
 OF_ROWS = {
@@ -24,6 +21,8 @@ OF_ROWS = {
     "Strings": ("_readings", "_fed", "_text"),
     "Streaming": ("_left_out",),
     "Common": ("text", "ends", "begins", "root"),
+    "Layout": ("shift", "filled", "floor"),
+    "RowStaticLayer": ("keys", "values"),
 }
 
 
@@ -34,9 +33,7 @@ def select(part: Any, rows: Tensor, seen: set[int] | None = None) -> None:
     if id(part) in seen or isinstance(part, Context):
         return
     seen.add(id(part))
-    if isinstance(part, RowStaticCache | Recurrent | Retrieved):
-        part.select(rows)
-    elif isinstance(part, list | tuple):
+    if isinstance(part, list | tuple):
         for one in part:
             select(one, rows, seen)
     elif type(part).__module__.partition(".")[0] in ("specbench", "tests"):

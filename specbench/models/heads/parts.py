@@ -96,6 +96,11 @@ class Recurrent(nn.Module):
     tokens, of the last `keep` pairs alone unless that is 0; and the states of the next pairs [B, q, W].
     """
 
+    target: Borrowed
+    embed_tokens: nn.Module | None
+    lm_head: nn.Module | None
+    norm: Any
+    feeds_normed = False  # whether the states of the next pairs are the normed ones
     taps: tuple[int | str, ...] = ("z",)
     at_once = False
     steps: int | None = None
@@ -104,6 +109,39 @@ class Recurrent(nn.Module):
     def enter(self, features: Tensor) -> Tensor:
         """[B, q, A·H] hidden states of the target → [B, q, W] the states of true pairs."""
         return features
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        states: Tensor,
+        position_ids: Tensor,
+        attention_mask: Any = None,
+        past_key_values: Any = None,
+        keep: int = 0,
+    ) -> tuple[Tensor, Tensor]:
+        embedded = (self.embed_tokens or self.target.embed)(input_ids)
+        states = self.through(embedded, states, position_ids, attention_mask, past_key_values)
+        normed = self.normed(states)
+        return self.logits(normed[:, -keep:]), normed if self.feeds_normed else states
+
+    def through(self, embedded: Tensor, states: Tensor, positions: Tensor, masks: Any, cache: Any) -> Tensor:
+        """[B, q, W] the output of the layers for embedded tokens [B, q, H] and states [B, q, W]."""
+        raise NotImplementedError
+
+    def judged(self, states: Tensor) -> Tensor:
+        """states [..., W] as returned by `forward` → their logits."""
+        return self.logits(states if self.feeds_normed else self.normed(states))
+
+    def normed(self, states: Tensor) -> Tensor:
+        found: Tensor = self.norm(states)
+        return found
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """A module being trained computes in float32, and the borrowed output in the dtype of its target."""
+        if self.lm_head is None:
+            return self.target.logits(normed.to(self.target.dtype))
+        found: Tensor = self.lm_head(normed)
+        return found
 
 
 def shape_of(head: Head, name: str) -> tuple[int, ...]:

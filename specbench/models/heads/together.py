@@ -9,7 +9,7 @@ and are overwritten by the next pass: they never mix with the text, need no room
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import TokenTree, constant
 from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
+from specbench.models.heads.taps import Taps
 from specbench.models.network.attention import for_groups
 from specbench.models.network.caches import OWN, Memory, RowStaticCache
 from specbench.models.network.causal import scores_of
@@ -83,14 +84,6 @@ def sliding(config: Any) -> dict[str, int | None]:
     return {name: config.sliding_window if "sliding" in name else None for name in dict.fromkeys(config.layer_types)}
 
 
-class Features(Protocol):
-    """The target's hidden states."""
-
-    def at(self, slots: Tensor, row: int | None = None) -> Tensor:
-        """[B, q, A·H] the states at positions [B, q] of the sequences of all rows, or of the one in `row` (B = 1)."""
-        ...
-
-
 @dataclass(frozen=True)
 class Drafted:
     """The output of a pass for the next K positions: logits [B, K, V'], and the states [B, K, H] they were made
@@ -153,7 +146,7 @@ class Together:
     def __init__(
         self,
         head: Parallel,
-        taps: Features | None,
+        taps: Taps | None,
         law: Sampling,
         width: int,
         depth: int,
