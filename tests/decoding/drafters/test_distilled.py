@@ -47,7 +47,7 @@ def learning(p: Tensor, q: Tensor, drafter: Any = chain, every: int = 1) -> Spec
 
 def own_model(method: Speculate) -> Any:
     """The model that has learned."""
-    return method.drafter._learning()[0].model
+    return method.drafter._own[0].model
 
 
 # --- exact ------------------------------------------------------------------------------------------------------------

@@ -237,7 +237,7 @@ def test_a_score_is_the_share_of_the_last_tokens_at_which_both_agree() -> None:
 def check_set() -> None:
     made = method(SAMPLED)
     for _ in decoding.steps(made, begin(PROMPTS, NEW, made.drafter.room, (), CPU), NEW, seeded(range(3), CPU)):
-        left: Any = swift_of(made)._ready()[1]
+        left: Any = swift_of(made)._own[1]
         assert {number for number, one in enumerate(left.sublayers) if one.out} == searched(made).best
     assert len({units for units, _ in searched(made).scores}) > 2
 
@@ -254,7 +254,7 @@ def test_the_time_of_the_search_is_in_the_measured_time() -> None:
     in what a round takes after its draft is judged."""
     made, passes = method(SAMPLED), [0]
     judge: Any = made.model
-    left: Any = swift_of(made)._ready()[1]
+    left: Any = swift_of(made)._own[1]
     for model in (judge, left.model):
 
         def counted(*args: Any, forward: Any = model._forward, **kwargs: Any) -> Tensor:
