@@ -142,35 +142,12 @@ class Times:
             self.spans[phase] = self.spans.get(phase, 0.0) + part
 
 
-@torch.no_grad()
-def decode_stream(
-    method: Speculate,
-    prompts: Sequence[Sequence[int]],
-    *,
-    rows: int,
-    new: int,
-    eos: Sequence[int],
-    rng: Source,
-    device: torch.device,
-    clock: Clock | None = None,
-    rounds: Rounds | None = None,
-    admitted: Callable[[int, int], None] = lambda row, prompt: None,
-) -> list[Trace]:
-    """Decode up to `new` tokens after each prompt in `rows` rows, one trace per prompt.
-
-    Rows without a remaining prompt stay frozen. `admitted` is called with a row and the number
-    of its new prompt; an `rng` with a seed per row must be reseeded there. Prefills, refills
-    included, do not count in the time of rounds. The prompts of a stream share its time: each
-    trace has an equal part, and sums are correct. Raises NonFiniteError as `decode` does.
-    """
-    stream = Stream(method, prompts, rows, new, rng, rounds or Stepwise(method), Times(clock or NullClock()), admitted)
-    stream.run(eos, device)
-    return stream.traces()
-
-
 @dataclass
 class Stream:
-    """A stream being decoded: its running, finished and waiting sequences."""
+    """A stream being decoded: its running, finished and waiting sequences.
+
+    `admitted` is called with a row and the number of its new prompt.
+    """
 
     method: Speculate
     prompts: Sequence[Sequence[int]]
@@ -264,6 +241,7 @@ def replace_row(context: Context, row: int, prompt: Sequence[int], new: int) -> 
     context.finite[row] = True
 
 
+@torch.no_grad()
 def decode_batches(
     method: Speculate,
     prompts: Sequence[Sequence[int]],
@@ -278,20 +256,19 @@ def decode_batches(
     clock: Clock | None = None,
     rounds: Rounds | None = None,
 ) -> list[Trace]:
-    """`decode_stream` with a seed per prompt: with a static method a prompt gets the same tokens as when decoded alone.
+    """Decode up to `new` tokens after each prompt in `rows` rows, one trace per prompt.
 
-    certain, agree: see `FromUniforms`.
+    There is a seed per prompt: with a static method a prompt gets the same tokens as when decoded alone. certain,
+    agree: see `FromUniforms`. Rows without a remaining prompt stay frozen. Prefills, refills included, do not count
+    in the time of rounds. The prompts share the time: each trace has an equal part, and sums are correct. Raises
+    NonFiniteError as `decode` does.
     """
     uniforms = SeededUniforms([seeds[min(row, len(seeds) - 1)] for row in range(rows)], device)
-    return decode_stream(
-        method,
-        prompts,
-        rows=rows,
-        new=new,
-        eos=eos,
-        rng=FromUniforms(uniforms, certain, agree),
-        device=device,
-        clock=clock,
-        rounds=rounds,
-        admitted=lambda row, prompt: uniforms.reseed(row, seeds[prompt]),
-    )
+    rng, times = FromUniforms(uniforms, certain, agree), Times(clock or NullClock())
+
+    def admitted(row: int, prompt: int) -> None:
+        uniforms.reseed(row, seeds[prompt])
+
+    stream = Stream(method, prompts, rows, new, rng, rounds or Stepwise(method), times, admitted)
+    stream.run(eos, device)
+    return stream.traces()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.decode import begin, decode, decode_batches, decode_stream
+from specbench.decoding.decode import begin, decode, decode_batches
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.loop import Speculate
@@ -27,6 +27,7 @@ from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, autoregressive
 from tests.support.sources import replay_outcomes
 from tests.support.stateful_laws import SCHEDULES
+from tests.support.streams import decode_stream
 from tests.support.tiny import network
 from tests.support.toys import CPU, Toy, chain, nested, number_of, random_pair, three
 

@@ -24,6 +24,7 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context
 from specbench.models.checkpoints.description import attention, experts
+from specbench.models.heads.recursive import Recursive
 from specbench.models.network.sampling import Sampling
 from tests.support.families import CONFIGS, RECURRENT
 from tests.support.rows import select
@@ -164,7 +165,8 @@ class Branches:
 
 
 def models_of(method: Speculate) -> list[Any]:
-    return [method.model, *([method.drafter.model] if isinstance(method.drafter, ModelDrafter) else [])]
+    drafts: Any = [method.drafter.model] if isinstance(method.drafter, ModelDrafter) else []
+    return [method.model, *(one.model if isinstance(one, Recursive) else one for one in drafts)]
 
 
 @dataclass

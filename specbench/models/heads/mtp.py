@@ -42,7 +42,9 @@ class Mtp(Recurrent):
         self.embed_norm, self.hidden_norm, self.norm = norms
         self.proj = linear(head.tensors, "proj")
         self.embed_tokens, self.lm_head = embedding(head, target, self.width), output(head, self.config, target)
-        self.warnings = (*several(head), *fill(self, head, target, with_fused_experts(head.tensors)))
+        self.warnings = fill(self, head, target, with_fused_experts(head.tensors))
+        if (count := head.config.get("num_nextn_predict_layers") or 1) > 1:
+            self.warnings = (f"{head.name}: the first of its {count} MTP modules drafts all tokens", *self.warnings)
 
     def through(self, embedded: Tensor, states: Tensor, positions: Tensor, masks: Any, cache: Any) -> Tensor:
         token, state = self.embed_norm(embedded.to(states.dtype)), self.hidden_norm(states)
@@ -90,12 +92,6 @@ def parts(name: str, target: Borrowed, config: Any, device: str = "meta") -> lis
         raise UnusableModelError(
             f"{name}: no MTP module can be made of a {type(layers[-1]).__name__}: {first_line(error)}"
         ) from error
-
-
-def several(head: Head) -> tuple[str, ...]:
-    """A warning if a checkpoint has more modules than the one used."""
-    count = head.config.get("num_nextn_predict_layers") or 1
-    return (f"{head.name}: the first of its {count} MTP modules drafts all tokens",) if count > 1 else ()
 
 
 def with_fused_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -164,14 +164,6 @@ class Together:
         self.drafted: Drafted | None = None  # of this round
         self.carried: Tensor | None = None  # [B, 1 + n, R] for the root and the nodes of this round's tree
 
-    @property
-    def cache(self) -> RowStaticCache | None:
-        return None if self.places is None else self.places.cache
-
-    @cache.setter
-    def cache(self, cache: RowStaticCache | None) -> None:
-        self.places = None if cache is None else Places(cache, self.head.front(self.depth))
-
     @torch.no_grad()
     def start(self, context: Context) -> None:
         if self.places is None or not self.fixed:
@@ -212,8 +204,9 @@ class Together:
             logits, self.carried = self._corrected(self.drafted, (0,), last(context), first(self.drafted))
         else:
             assert self.drafted is not None, "a tree grows from its root"
-            depths, above = tree.topology.depths[-new:], self._above(tree, new)
+            depths, parents = tree.topology.depths[-new:], tuple(1 + parent for parent in tree.parents[-new:])
             self._refuse(max(depths) + 1)
+            above = None if self.carried is None else self.carried[:, constant(parents, self.carried.device)]
             logits, carried = self._corrected(self.drafted, depths, tree.ids[:, -new:], above)
             self.carried = None if self.carried is None or carried is None else torch.cat([self.carried, carried], 1)
         return scores_of(logits, self.width) if raw else self._rows(context, logits)
@@ -249,10 +242,7 @@ class Together:
         return self.head.draft(context, text, self._features(text), self.places, self.depth)
 
     def _features(self, text: Tensor, row: int | None = None) -> Tensor | None:
-        if not self.head.taps:
-            return None
-        assert self.taps is not None, "this head reads the target's hidden rows"
-        return self.taps.at(text, row)
+        return None if self.taps is None else self.taps.at(text, row)
 
     def _corrected(
         self, drafted: Drafted, depths: tuple[int, ...], before: Tensor, carried: Tensor | None
@@ -273,12 +263,6 @@ class Together:
             rows.append(row)
             carried[node] = left if left is not None else above
         return torch.cat(rows, 1)
-
-    def _above(self, tree: TokenTree, new: int) -> Tensor | None:
-        """[B, new, R] the states passed on by the parents of the last nodes."""
-        if self.carried is None:
-            return None
-        return self.carried[:, constant(tuple(1 + parent for parent in tree.parents[-new:]), self.carried.device)]
 
     def _sure(self, drafted: Drafted, place: int, before: Tensor) -> Tensor | None:
         """[B] the predicted acceptance of the token at a position, after the token before it; None after the last."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specbench.decoding import decode as decoding
-from specbench.decoding.decode import begin, decode, decode_stream
+from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.swift import Search, Swift
 from specbench.decoding.drafters.tree import Expand, Top
@@ -30,6 +30,7 @@ from specbench.models.network.skipping import Skipped, Sublayer, layers_of, with
 from tests.laws.mutants import Patch, catches_patch, patches
 from tests.support.laws import EXACT
 from tests.support.stateful_laws import history_error
+from tests.support.streams import decode_stream
 from tests.support.tiny import CPU, TOLERANCE, context_of, network, plain_rows, worst
 from tests.support.toys import KINDS, Toy, random_pair
 
