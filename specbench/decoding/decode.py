@@ -213,7 +213,13 @@ class Stream:
     def admit(self, row: int, prompt: int) -> None:
         text = self.prompts[prompt]
         self.rounds.replaced(row, len(text), self.new)
-        replace_row(self.context, row, text, self.new)
+        ids = self.context.seq.new_zeros(self.context.seq.shape[1])
+        ids[: len(text)] = torch.tensor(text, device=ids.device)
+        self.context.seq[row] = ids
+        self.context.pos[row] = len(text) - 1
+        self.context.last[row] = len(text) - 1 + self.new
+        self.context.live[row] = True
+        self.context.finite[row] = True
         self.method.admit(self.context, row)
         self.admitted(row, prompt)
 
@@ -228,17 +234,6 @@ class Stream:
             emitting = tuple(done for done in rounds if done.emitted)
             found.append(Trace(one.tokens, emitting, seconds, prefill, dict(spans)))
         return found
-
-
-def replace_row(context: Context, row: int, prompt: Sequence[int], new: int) -> None:
-    """Replace the sequence of a row by a prompt, in place; up to `new` tokens may follow it."""
-    ids = context.seq.new_zeros(context.seq.shape[1])
-    ids[: len(prompt)] = torch.tensor(prompt, device=ids.device)
-    context.seq[row] = ids
-    context.pos[row] = len(prompt) - 1
-    context.last[row] = len(prompt) - 1 + new
-    context.live[row] = True
-    context.finite[row] = True
 
 
 @torch.no_grad()

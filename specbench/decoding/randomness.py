@@ -53,15 +53,13 @@ class FromUniforms:
         return accepted if self.agree is None else self.agree(accepted)
 
     def categorical(self, probs: Tensor, stream: Stream) -> Tensor:
-        index = self._index(probs, stream)
-        return index if self.agree is None else self.agree(index)
-
-    def _index(self, probs: Tensor, stream: Stream) -> Tensor:
         if self.certain:
-            return probs.max(-1).indices  # on a CPU twice as fast as argmax
-        if probs.device.type != "cpu":
-            return race(probs, self.uniforms(tuple(probs.shape), stream))
-        return inversion(probs, self.uniforms(tuple(probs.shape[:-1]), stream))
+            index = probs.max(-1).indices  # on a CPU twice as fast as argmax
+        elif probs.device.type != "cpu":
+            index = race(probs, self.uniforms(tuple(probs.shape), stream))
+        else:
+            index = inversion(probs, self.uniforms(tuple(probs.shape[:-1]), stream))
+        return index if self.agree is None else self.agree(index)
 
 
 def inversion(probs: Tensor, u: Tensor) -> Tensor:
@@ -155,12 +153,9 @@ class Ahead:
 
 
 def generator(seed: int, stream: Stream, device: torch.device) -> torch.Generator:
-    return torch.Generator(device).manual_seed(seed_of(seed, stream))
-
-
-def seed_of(seed: int, stream: Stream) -> int:
-    """A seed of 63 bits for one stream of a row."""
-    return int.from_bytes(hashlib.sha256(f"{stream} {seed}".encode()).digest()[:8]) >> 1
+    """The generator of one stream of a row, with a seed of 63 bits."""
+    digest = hashlib.sha256(f"{stream} {seed}".encode()).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8]) >> 1)
 
 
 class Counted:

@@ -4,7 +4,7 @@ Drafted tokens are point masses, because a search draws nothing.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
@@ -325,8 +325,3 @@ def merged_tries(tries: Sequence[Trie], most: int) -> tuple[list[Place], tuple[i
     places = sorted(rank, key=lambda place: (rank[place], place))[:most]  # a parent ranks before its children
     node: dict[Place, int] = {(): ROOT} | {place: n for n, place in enumerate(places)}
     return places, tuple(node[place[:-1]] for place in places)
-
-
-def tokens_at(places: Sequence[Place], one: Mapping[Place, int]) -> list[int]:
-    """The tokens of a row at some nodes; 0 if it has none."""
-    return [one.get(place, 0) for place in places]
