@@ -11,7 +11,7 @@ from specbench.decoding.randomness import FromUniforms, SeededUniforms, Source
 from specbench.decoding.rounds import Rounds, Stepwise
 from specbench.decoding.timing import Clock, NullClock
 from specbench.decoding.types import Context
-from specbench.metrics import RoundCounts, Trace
+from specbench.metrics import Trace
 
 BUCKET = 64  # sequence buffers and caches grow in these steps; a static cache is read whole, so it is kept small
 
@@ -69,7 +69,12 @@ def decode(
         left = rounds.advance(left, rng)
     method.ended(context, range(context.rows))
     seconds, spans = clock.stop()
-    return traces(context, [len(p) for p in prompts], rounds.counts(), seconds, prefill, spans)
+    tokens, ends, counts = context.seq.tolist(), context.pos.tolist(), rounds.counts()
+    found = []
+    for row, prompt in enumerate(prompts):
+        emitting = tuple(done[row] for done in counts if done[row].emitted)
+        found.append(Trace(tuple(tokens[row][len(prompt) : ends[row] + 1]), emitting, seconds, prefill, spans))
+    return found
 
 
 def steps(method: Speculate, context: Context, new: int, rng: Source) -> Iterator[Step]:
@@ -80,28 +85,6 @@ def steps(method: Speculate, context: Context, new: int, rng: Source) -> Iterato
     while new > 0:
         new = rounds.advance(new, rng)
         yield seen.pop()
-
-
-def traces(
-    context: Context,
-    starts: Sequence[int],
-    counts: list[list[RoundCounts]],
-    seconds: float,
-    prefill: float,
-    spans: dict[str, float],
-) -> list[Trace]:
-    """Read the rounds' results from the device, once, after the clock has stopped."""
-    tokens, ends = context.seq.tolist(), context.pos.tolist()
-    return [
-        Trace(
-            tuple(tokens[row][start : ends[row] + 1]),
-            tuple(c[row] for c in counts if c[row].emitted),
-            seconds,
-            prefill,
-            spans,
-        )
-        for row, start in enumerate(starts)
-    ]
 
 
 # --- batch ------------------------------------------------------------------------------------------------------------

@@ -105,14 +105,8 @@ class Lookahead(Unlearned):
         n, grams = self.ngram - 1, self.guesses * (self.ngram - 1)
         chains = [node - 1 if node % n else ROOT for node in range(grams)]
         chain = [ROOT, *range(grams, grams + self.window - 1)]  # the node of every column of row 0
-        rows = [node for row in range(n - 1) for node in self._row(row, chain)]
-        return (*chains, *chain[:-1], *rows)
-
-    def _row(self, above: int, chain: list[int]) -> list[int]:
-        if above == 0:
-            return chain
-        first = (self.guesses * (self.ngram - 1)) + above * self.window - 1
-        return list(range(first, first + self.window))
+        below = range(grams + self.window - 1, grams + (n - 1) * self.window - 1)  # the nodes of the rows but the last
+        return (*chains, *chain[:-1], *(chain if n > 1 else ()), *below)
 
     @property
     def room(self) -> int:

@@ -304,14 +304,20 @@ def output(head: Head, config: object, target: Borrowed) -> nn.Module | None:
         return None
     shape_of(head, WEIGHT)
     rows, width = head.tensors[WEIGHT].shape
-    if rows == target.vocabulary:
-        return nn.Linear(width, rows, bias=False, device="meta")
-    if OFFSETS not in head.tensors:
+    if rows != target.vocabulary and OFFSETS not in head.tensors:
         raise UnusableModelError(
             f"{head.name}: its {WEIGHT} has {rows:,} rows and the target {target.vocabulary:,} tokens, and it has no "
             f"{OFFSETS} to map them"
         )
-    refuse_wrong(head.name, head.tensors[OFFSETS], head.tensors.get(MASK), rows, target.vocabulary)
+    if rows != target.vocabulary:
+        refuse_wrong(head.name, head.tensors[OFFSETS], head.tensors.get(MASK), rows, target.vocabulary)
+    return output_of(config, rows, width, target)
+
+
+def output_of(config: object, rows: int, width: int, target: Borrowed) -> nn.Module:
+    """The output of all tokens, or of `rows` of them, from states of this width; no memory yet."""
+    if rows == target.vocabulary:
+        return nn.Linear(width, rows, bias=False, device="meta")
     setattr(config, SIZE, rows)
     with torch.device("meta"):
         return ReducedHead(torch.empty(rows, width), torch.empty(rows, dtype=torch.long), target.vocabulary)
