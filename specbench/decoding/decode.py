@@ -103,29 +103,6 @@ class Request:
 
 
 @dataclass
-class Times:
-    """Total seconds so far: of prefills, and of rounds with their phases."""
-
-    clock: Clock
-    prefill: float = 0.0
-    rounds: float = 0.0
-    spans: dict[str, float] = field(default_factory=dict)
-
-    def prefilled(self, work: Callable[[], None]) -> None:
-        self.clock.start()
-        work()
-        self.prefill += self.clock.stop()[0]
-
-    def decoded(self, work: Callable[[], None]) -> None:
-        self.clock.start()
-        work()
-        seconds, spans = self.clock.stop()
-        self.rounds += seconds
-        for phase, part in spans.items():
-            self.spans[phase] = self.spans.get(phase, 0.0) + part
-
-
-@dataclass
 class Stream:
     """A stream being decoded: its running, finished and waiting sequences.
 
@@ -138,12 +115,15 @@ class Stream:
     new: int
     rng: Source
     rounds: Rounds
-    times: Times
+    clock: Clock
     admitted: Callable[[int, int], None]
     context: Context = field(init=False)
     running: list[Request] = field(init=False)
     finished: list[Request] = field(default_factory=list)
     done: int = 0  # rounds
+    prefill: float = 0.0  # seconds so far, and those of rounds with their phases
+    seconds: float = 0.0
+    spans: dict[str, float] = field(default_factory=dict)
 
     def run(self, eos: Sequence[int], device: torch.device) -> None:
         first = [self.prompts[min(row, len(self.prompts) - 1)] for row in range(self.rows)]
@@ -153,17 +133,30 @@ class Stream:
         context.live[len(self.prompts) :] = False  # shapes are those of all rows, also with fewer prompts
         self.context = self.rounds.begin(context)
         self.running = [Request(row, row) for row in range(min(self.rows, len(self.prompts)))]
-        self.times.prefilled(lambda: self.method.start(self.context))
+        self.prefilled(lambda: self.method.start(self.context))
         left = self.new
         while self.running:
             if left:  # otherwise a pending read has shown that the last rows ended
-                self.times.decoded(partial(self.decode, left))
+                self.timed(partial(self.decode, left))
             ended = self.ended()
             if ended and self.method.carries is not None:
-                self.times.decoded(partial(self.method.ended, self.context, [sequence.row for sequence in ended]))
+                self.timed(partial(self.method.ended, self.context, [sequence.row for sequence in ended]))
             for sequence in ended:
                 self.finish(sequence)
             left = max(self.rounds.left)
+
+    def prefilled(self, work: Callable[[], None]) -> None:
+        self.clock.start()
+        work()
+        self.prefill += self.clock.stop()[0]
+
+    def timed(self, work: Callable[[], None]) -> None:
+        self.clock.start()
+        work()
+        seconds, spans = self.clock.stop()
+        self.seconds += seconds
+        for phase, part in spans.items():
+            self.spans[phase] = self.spans.get(phase, 0.0) + part
 
     @property
     def waiting(self) -> int:
@@ -191,7 +184,7 @@ class Stream:
         self.finished.append(sequence)
         if following < len(self.prompts):
             self.running.append(Request(following, row, self.done))
-            self.times.prefilled(lambda: self.admit(row, following))
+            self.prefilled(lambda: self.admit(row, following))
 
     def admit(self, row: int, prompt: int) -> None:
         text = self.prompts[prompt]
@@ -208,8 +201,8 @@ class Stream:
 
     def traces(self) -> list[Trace]:
         counts, share = self.rounds.counts(), 1 / len(self.prompts)
-        seconds, prefill = self.times.rounds * share, self.times.prefill * share
-        spans = {phase: part * share for phase, part in self.times.spans.items()}
+        seconds, prefill = self.seconds * share, self.prefill * share
+        spans = {phase: part * share for phase, part in self.spans.items()}
         sequences = sorted(self.finished, key=lambda sequence: sequence.prompt)
         found = []
         for one in sequences:
@@ -242,11 +235,11 @@ def decode_batches(
     NonFiniteError as `decode` does.
     """
     uniforms = SeededUniforms([seeds[min(row, len(seeds) - 1)] for row in range(rows)], device)
-    rng, times = FromUniforms(uniforms, certain, agree), Times(clock or NullClock())
+    rng = FromUniforms(uniforms, certain, agree)
 
     def admitted(row: int, prompt: int) -> None:
         uniforms.reseed(row, seeds[prompt])
 
-    stream = Stream(method, prompts, rows, new, rng, rounds or Stepwise(method), times, admitted)
+    stream = Stream(method, prompts, rows, new, rng, rounds or Stepwise(method), clock or NullClock(), admitted)
     stream.run(eos, device)
     return stream.traces()

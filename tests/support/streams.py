@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from specbench.decoding.decode import Stream, Times
+from specbench.decoding.decode import Stream
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import Source
 from specbench.decoding.rounds import Stepwise
@@ -26,6 +26,6 @@ def decode_stream(
     admitted: Callable[[int, int], None] = lambda row, prompt: None,
 ) -> list[Trace]:
     """As `decode_batches`; a source with a seed per row must be reseeded in `admitted`."""
-    stream = Stream(method, prompts, rows, new, rng, Stepwise(method), Times(clock or NullClock()), admitted)
+    stream = Stream(method, prompts, rows, new, rng, Stepwise(method), clock or NullClock(), admitted)
     stream.run(eos, device)
     return stream.traces()

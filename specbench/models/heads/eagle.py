@@ -7,7 +7,7 @@ one decoder layer, twice as wide in its projections, on several hidden states, a
 `cnets.py`; the switches are those of vLLM, SpecForge, NVIDIA's Model Optimizer and speculators.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ class Eagle1(Recurrent):
 
     embedding_layernorm: nn.Module
     hidden_states_layernorm: nn.Module
-    pre_lm_head_layernorm: nn.Module
+    pre_lm_head_layernorm: Callable[[Tensor], Tensor]
 
     def __init__(self, head: Head, target: Borrowed) -> None:
         super().__init__()
@@ -74,8 +74,7 @@ class Eagle1(Recurrent):
         return x
 
     def normed(self, states: Tensor) -> Tensor:
-        found: Tensor = self.pre_lm_head_layernorm(states)
-        return found
+        return self.pre_lm_head_layernorm(states)
 
 
 Z: tuple[int | str, ...] = ("z",)

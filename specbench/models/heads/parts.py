@@ -7,7 +7,7 @@ head with one tensor missing or left over still drafts, only worse, so either is
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,8 +98,8 @@ class Recurrent(nn.Module):
 
     target: Borrowed
     embed_tokens: nn.Module | None
-    lm_head: nn.Module | None
-    norm: Any
+    lm_head: Callable[[Tensor], Tensor] | None
+    norm: Callable[[Tensor], Tensor]
     feeds_normed = False  # whether the states of the next pairs are the normed ones
     taps: tuple[int | str, ...] = ("z",)
     at_once = False
@@ -133,15 +133,13 @@ class Recurrent(nn.Module):
         return self.logits(states if self.feeds_normed else self.normed(states))
 
     def normed(self, states: Tensor) -> Tensor:
-        found: Tensor = self.norm(states)
-        return found
+        return self.norm(states)
 
     def logits(self, normed: Tensor) -> Tensor:
         """A module being trained computes in float32, and the borrowed output in the dtype of its target."""
         if self.lm_head is None:
             return self.target.logits(normed.to(self.target.dtype))
-        found: Tensor = self.lm_head(normed)
-        return found
+        return self.lm_head(normed)
 
 
 def shape_of(head: Head, name: str) -> tuple[int, ...]:
