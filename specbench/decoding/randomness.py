@@ -53,13 +53,15 @@ class FromUniforms:
         return accepted if self.agree is None else self.agree(accepted)
 
     def categorical(self, probs: Tensor, stream: Stream) -> Tensor:
-        if self.certain:
-            index = probs.max(-1).indices  # on a CPU twice as fast as argmax
-        elif probs.device.type != "cpu":
-            index = race(probs, self.uniforms(tuple(probs.shape), stream))
-        else:
-            index = inversion(probs, self.uniforms(tuple(probs.shape[:-1]), stream))
+        index = self._index(probs, stream)
         return index if self.agree is None else self.agree(index)
+
+    def _index(self, probs: Tensor, stream: Stream) -> Tensor:
+        if self.certain:
+            return probs.max(-1).indices  # on a CPU twice as fast as argmax
+        if probs.device.type != "cpu":
+            return race(probs, self.uniforms(tuple(probs.shape), stream))
+        return inversion(probs, self.uniforms(tuple(probs.shape[:-1]), stream))
 
 
 def inversion(probs: Tensor, u: Tensor) -> Tensor:

@@ -195,9 +195,14 @@ class Taps:
 def whole_pass(module: Any, ids: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
     """ids [B, T] and states [B, T, width] of pairs 0 to T − 1 → logits [B, T, V] and the next states [B, T, width]."""
     positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    seen = {name: causal_mask(positions, ids.shape[1], w) for name, w in windows_of(module.config).items()}
-    masks = {name: for_groups(additive(mask, module.dtype), module.config) for name, mask in seen.items()}
-    return module(ids, states, positions, masks.get("", masks))  # type: ignore[no-any-return]
+    return module(ids, states, positions, masks(module, positions, ids.shape[1]))  # type: ignore[no-any-return]
+
+
+def masks(module: Any, slots: Tensor, reach: int) -> Any:
+    """The mask of pairs at slots [B, q] over the first `reach` ones, in the form that a head's layers take."""
+    seen = {name: causal_mask(slots, reach, window) for name, window in windows_of(module.config).items()}
+    ready = {name: for_groups(additive(mask, module.dtype), module.config) for name, mask in seen.items()}
+    return ready.get("", ready)
 
 
 CLEAR = 2.0  # standard errors
