@@ -111,16 +111,10 @@ class Recurrent(nn.Module):
         return features
 
     def forward(
-        self,
-        input_ids: Tensor,
-        states: Tensor,
-        position_ids: Tensor,
-        attention_mask: Any = None,
-        past_key_values: Any = None,
-        keep: int = 0,
+        self, ids: Tensor, states: Tensor, positions: Tensor, masks: Any, cache: Any = None, keep: int = 0
     ) -> tuple[Tensor, Tensor]:
-        embedded = (self.embed_tokens or self.target.embed)(input_ids)
-        states = self.through(embedded, states, position_ids, attention_mask, past_key_values)
+        embedded = (self.embed_tokens or self.target.embed)(ids)
+        states = self.through(embedded, states, positions, masks, cache)
         normed = self.normed(states)
         return self.logits(normed[:, -keep:]), normed if self.feeds_normed else states
 
