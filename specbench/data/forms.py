@@ -3,10 +3,9 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from specbench.chat import Chat
 from specbench.data.sources import DataRow
@@ -54,19 +53,12 @@ def chosen_column(name: str, rows: Sequence[DataRow], column: str | None, templa
         named = [key for key in there if f"{{{key}}}" in (template or "")]
         known = [key for key in COLUMNS if key in there or not rows]
         if not named + known:
-            wanted = ", ".join(COLUMNS)
-            raise UsageError(
-                f"data set {name} has none of the columns {wanted}: choose one of its own with --template: {listed}"
-            )
+            none = f"none of the columns {', '.join(COLUMNS)}"
+            raise UsageError(f"data set {name} has {none}: choose one of its own with --template: {listed}")
         return (named + known)[0]
     if rows and column not in there:
         raise UsageError(f"data set {name} has no column {clean(column)}; it has: {listed}")
     return column
-
-
-def plain_form(column: str) -> Form:
-    """The form of a prompt that is continued without changes."""
-    return PLAIN.get(column, Form("text", f"{{{column}}}"))
 
 
 def given_form(rows: Sequence[DataRow], column: str, template: str) -> Form:
@@ -76,11 +68,9 @@ def given_form(rows: Sequence[DataRow], column: str, template: str) -> Form:
         raise UsageError("the template is not UTF-8 text")
     if hole not in template:
         raise UsageError(f"the template does not contain {clean(hole)}, the column of the prompts")
-    others = {key for row in rows for key in row if key != column and f"{{{key}}}" in template}
-    if others:
-        raise UsageError(
-            f"the template names more than one column: {clean(column)}, {clean(', '.join(sorted(others)))}"
-        )
+    if others := {key for row in rows for key in row if key != column and f"{{{key}}}" in template}:
+        listed = f"{clean(column)}, {clean(', '.join(sorted(others)))}"
+        raise UsageError(f"the template names more than one column: {listed}")
     return Form("template", template)
 
 
@@ -135,18 +125,15 @@ class Applied:
         """Of the template; empty for that of a server, which is unknown."""
         return hashlib.sha256(self.template.encode()).hexdigest() if self.template else ""
 
-    @property
-    def switches(self) -> Mapping[str, Any]:
-        """The switch for reasoning under both names in use; a template ignores the name that it does not use."""
-        found = {} if self.thinking is None else {"enable_thinking": self.thinking, "thinking": self.thinking}
-        return {**found, **json.loads(self.arguments or "{}")}
-
     def ids(self, chat: Chat, said: Sequence[str], fields: str = "{}") -> list[int]:
         """The prompt after a conversation: texts of user and model in turn, the user's first and last. fields: those
         columns of the row that the chat takes, as a JSON object."""
         first = [{"role": "system", "content": self.system}] if self.system is not None else []
         rest = [{"role": ROLES[number % 2], "content": text} for number, text in enumerate(said)]
-        return chat.ids(self.template, [*first, *rest], {**self.switches, **json.loads(fields)})
+        # reasoning has a switch of two names, and a template ignores the one that it does not use
+        switches = {} if self.thinking is None else {"enable_thinking": self.thinking, "thinking": self.thinking}
+        arguments = {**switches, **json.loads(self.arguments or "{}"), **json.loads(fields)}
+        return chat.ids(self.template, [*first, *rest], arguments)
 
 
 def applied_to(name: str, asked: ChatSettings, instructions: bool) -> Applied | None:
@@ -179,7 +166,13 @@ def chosen_template(asked: ChatSettings, instructions: bool) -> tuple[str, str] 
     if asked.template == NONE or (asked.template is None and not instructions):
         return None
     if asked.template not in (None, ALWAYS):
-        return clean(asked.template, 300), read_template(Path(os.path.expanduser(str(asked.template))))
+        path = Path(os.path.expanduser(str(asked.template)))
+        try:
+            return clean(asked.template, 300), read_whole(path, LARGEST).decode()
+        except (OSError, ValueError) as error:  # ValueError: undecodable bytes or an impossible path
+            reason = getattr(error, "strerror", None) or first_line(error)
+            known = "--chat-template takes auto, none, always, or a file"
+            raise UsageError(f"cannot read the chat template {clean_path(path)} ({reason}): {known}") from None
     if asked.own is None and asked.template == ALWAYS:
         raise UsageError("--chat-template always: the target's tokenizer has no chat template; give a file with one")
     return (OWN, asked.own) if asked.own is not None else None
@@ -191,17 +184,3 @@ def why_plain(asked: ChatSettings) -> str:
     if asked.own is None:
         return "are plain text, as the target's tokenizer has no chat template: give a file with --chat-template"
     return "are plain text to be continued: add --chat-template always"
-
-
-def read_template(path: Path) -> str:
-    """The template in a file."""
-    try:
-        return read_whole(path, LARGEST).decode()
-    except OSError as error:
-        reason = error.strerror or first_line(error)
-    except ValueError as error:  # undecodable bytes or an impossible path
-        reason = first_line(error)
-    raise UsageError(
-        f"cannot read the chat template {clean_path(path)} ({reason}): --chat-template takes auto, none, always, or a "
-        "file"
-    )

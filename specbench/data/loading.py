@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import Any
 
 from specbench.data.forms import (
     FUNCTIONS,
     HUMANEVAL,
     INSTRUCTIONS,
+    PLAIN,
     Applied,
     ChatSettings,
     Form,
@@ -18,7 +20,6 @@ from specbench.data.forms import (
     chosen_column,
     encodable,
     given_form,
-    plain_form,
 )
 from specbench.data.longtext import Encode, Filling, filling_of, is_long, long_rows, of_length
 from specbench.data.prompts import Prompt, PromptSet, fingerprint, sample
@@ -62,12 +63,8 @@ def text_rows(rows: Sequence[DataRow], column: str, form: Form, rejected: Counte
     found = []
     for row, identity in zip(rows, identities(rows), strict=True):
         value = content(row, column)
-        if not isinstance(value, list):
-            first, *later = [value]
-        elif not roles(value):
-            first, *later = value or [None]
-        else:
-            first, *later = said_by(USERS, value) or [None]
+        messages = said_by(USERS, value) if roles(value) else value if isinstance(value, list) else [value]
+        first, *later = messages or [None]
         if reason := objection(first):
             rejected[reason] += 1
             continue
@@ -89,9 +86,8 @@ def content(row: DataRow, column: str) -> object:
     return value
 
 
-def said_by(who: Collection[object], value: object) -> list[object]:
-    """The messages of some roles in a cell, in order."""
-    messages = value if isinstance(value, list) else []
+def said_by(who: Collection[object], messages: Any) -> list[object]:
+    """The messages of some roles among those of a cell, in order."""
     said = [one for one, role in zip(messages, roles(messages), strict=True) if role in who]
     return [one.get("content", one.get("value")) for one in said]
 
@@ -136,7 +132,7 @@ def identities(rows: Sequence[DataRow]) -> list[str]:
 
 TOO_LONG, LATER = "too long", "of the later turns (for want of a chat template)"
 STANDIN = "OK."  # placeholder for future answers when only the length around them counts
-PLAIN = ChatSettings()
+NO_CHAT = ChatSettings()
 NO_FIELDS = "{}"
 SLACK = 8  # tokens by which an answer may grow when it is re-tokenised between others
 
@@ -153,7 +149,7 @@ def load_prompts(
     longest: int | None,
     column: str | None = None,
     template: str | None = None,
-    chat: ChatSettings = PLAIN,
+    chat: ChatSettings = NO_CHAT,
     context: int | None = None,
 ) -> PromptSet:
     """The prompts of a data set, or a sample of `limit` of them that is stratified by category and fixed by `seed`.
@@ -213,7 +209,7 @@ def written_as(
     applied = applied_to(clean(dataset, 300), chat, instruction is not None)
     if template is not None:
         return given_form(rows, column, template), applied
-    return (instruction if applied else None) or plain_form(column), applied
+    return (instruction if applied else None) or PLAIN.get(column, Form("text", f"{{{column}}}")), applied
 
 
 def written_in(applied: Applied | None, asked: ChatSettings, encode: Encode) -> Write:
@@ -253,7 +249,10 @@ class Tokenizing:
         if not later or self.answer is None:
             self.rejected.update({LATER: len(later)} if later else {})
             return found
-        return replace(found, later=tuple(later), most=self.most([first, *later], fields, self.answer))
+        # of the last turn's prompt, with the earlier answers at their maximum length
+        said = [text for turn in (first, *later) for text in (turn, STANDIN)][:-1]
+        most = len(self.write(said, fields)) + len(later) * (self.answer + SLACK)
+        return replace(found, later=tuple(later), most=most if self.longest is None else min(most, self.longest))
 
     def tokenized(self, text: str, fields: str, longest: int | None) -> tuple[str, tuple[int, ...]]:
         """The reason why a text cannot be a prompt, or "", and its ids."""
@@ -261,9 +260,3 @@ class Tokenizing:
             return TOO_LONG, ()
         ids = tuple(int(token) for token in self.write([text], fields))
         return (EMPTY if not ids else TOO_LONG if longest is not None and len(ids) > longest else ""), ids
-
-    def most(self, turns: Sequence[str], fields: str, answer: int) -> int:
-        """The maximum tokens of the last turn's prompt, with the earlier answers at their maximum length."""
-        said = [text for turn in turns for text in (turn, STANDIN)][:-1]
-        whole = len(self.write(said, fields)) + (len(turns) - 1) * (answer + SLACK)
-        return whole if self.longest is None else min(whole, self.longest)

@@ -4,7 +4,7 @@ They depend on the data set's name, the seed and their number: a larger set begi
 import random
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,27 +161,21 @@ class Filling:
         """The text of a row after as many words of others as fit; alone if none fit."""
         own, before = self.texts[row], self.before(row)
         starts = [word.start() for word in re.finditer(r"\S+", before)][::-1]
-        fit = bisect_right(starts, self.length, key=lambda start: self.size(before[start:], own))
+        fit = bisect_right(starts, self.length, key=lambda start: len(self.write(f"{before[start:]}{BETWEEN}{own}")))
         return f"{before[starts[fit - 1] :]}{BETWEEN}{own}" if fit else own
 
-    def size(self, before: str, own: str) -> int:
-        return len(self.write(f"{before}{BETWEEN}{own}"))
-
     def before(self, row: int) -> str:
-        """Other texts, the first drawn last, with more characters than a prompt can have."""
-        found, left = list[str](), self.length * WIDEST
-        for text in self.others(row, random.Random(f"context:{self.seed}:{row}")):
-            found.append(text)
-            left -= len(text)
-            if left <= 0:
-                break
-        return BETWEEN.join(reversed(found))[-self.length * WIDEST :]
+        """Other texts in random order, repeated in another one, the first drawn last; there must be at least one.
 
-    def others(self, row: int, chance: random.Random) -> Iterator[str]:
-        """The texts of other rows in random order, repeated in another order; there must be at least one."""
-        while True:
-            drawn = chance.sample(range(len(self.texts)), min(len(self.texts), DRAWN))
-            yield from (self.texts[one] for one in drawn if one != row)
+        They have more characters than a prompt can have.
+        """
+        chance, found, left = random.Random(f"context:{self.seed}:{row}"), list[str](), self.length * WIDEST
+        while left > 0:
+            for one in chance.sample(range(len(self.texts)), min(len(self.texts), DRAWN)):
+                if one != row and left > 0:
+                    found.append(self.texts[one])
+                    left -= len(self.texts[one])
+        return BETWEEN.join(reversed(found))[-self.length * WIDEST :]
 
 
 def filling_of(

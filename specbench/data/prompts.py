@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from specbench.chat import Chat
 from specbench.data.forms import Applied
 from specbench.errors import UsageError
-from specbench.wording import clean
+from specbench.wording import clean, grouped
 
 
 @dataclass(frozen=True)
@@ -177,12 +177,9 @@ def sample(categories: Sequence[str], take: Callable[[int], T | None], limit: in
 
 def strata(categories: Sequence[str], seed: int) -> list[list[int]]:
     """The row numbers of each category; categories and rows shuffled by the seed, equally on every Python version."""
-    groups: dict[str, list[int]] = {}
-    for row, category in enumerate(categories):
-        groups.setdefault(category, []).append(row)
-    for group in groups.values():
-        group.sort(key=lambda row: digest(seed, row))
-    return [groups[category] for category in sorted(groups, key=lambda category: digest(seed, category))]
+    groups = grouped(range(len(categories)), lambda row: categories[row])
+    shuffled = sorted(groups, key=lambda group: digest(seed, categories[group[0]]))
+    return [sorted(group, key=lambda row: digest(seed, row)) for group in shuffled]
 
 
 def digest(seed: int, what: object) -> bytes:

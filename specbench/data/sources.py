@@ -67,21 +67,17 @@ def check_bounds(rows: int, size: int, shown: str) -> None:
 
 
 def parquet_rows(path: Path) -> list[DataRow]:
+    """The rows of a parquet file, unpacked a few at a time."""
+    from pyarrow import parquet
+
     try:
-        return list(bounded(unpacked_rows(path), clean_path(path)))
+        with open_regular(path) as file:
+            batches = parquet.ParquetFile(file).iter_batches(batch_size=TOGETHER, use_threads=False)
+            return list(bounded((row for batch in batches for row in batch.to_pylist()), clean_path(path)))
     except UsageError:
         raise
     except Exception as error:
         raise UsageError(f"cannot read {clean_path(path)} as parquet: {first_line(error)}") from error
-
-
-def unpacked_rows(path: Path) -> Iterator[DataRow]:
-    """The rows of a parquet file, unpacked a few at a time."""
-    from pyarrow import parquet
-
-    with open_regular(path) as file:
-        for batch in parquet.ParquetFile(file).iter_batches(batch_size=TOGETHER, use_threads=False):
-            yield from batch.to_pylist()
 
 
 def jsonl_rows(path: Path) -> list[DataRow]:
@@ -101,53 +97,47 @@ def json_object(line: str, where: str) -> DataRow:
 
 def csv_rows(path: Path) -> list[DataRow]:
     """Rows of a CSV file; every cell stays text: "NA", "007" and "" are not converted."""
-    reader = csv.DictReader(lines_of(path), strict=True)
+    reader, shown, found = csv.DictReader(lines_of(path), strict=True), clean_path(path), list[DataRow]()
     limit = csv.field_size_limit(LONGEST)  # its default of 128 KiB is less than a long document
     try:
         if twice := sorted(name for name, times in Counter(reader.fieldnames or ()).items() if times > 1):
-            raise UsageError(f"{clean_path(path)}:1: column {clean(', '.join(twice))} appears twice in the header")
-        return [whole_row(row, f"{clean_path(path)}:{reader.line_num}") for row in reader]
+            raise UsageError(f"{shown}:1: column {clean(', '.join(twice))} appears twice in the header")
+        for row in reader:
+            if None in row or None in row.values():  # most often a comma in a text without quotes
+                wrong = "the row has more or fewer cells than the header; put texts with commas in quotes"
+                raise UsageError(f"{shown}:{reader.line_num}: {wrong}")
+            found.append(row)
     except csv.Error as error:
         begins = reader.line_num + 1  # of the failed row; an unclosed quote extends to the end of the file
-        raise UsageError(f"{clean_path(path)}:{begins}: not CSV ({first_line(error)})") from error
+        raise UsageError(f"{shown}:{begins}: not CSV ({first_line(error)})") from error
     finally:
         csv.field_size_limit(limit)
-
-
-def whole_row(row: Mapping[str | None, object], where: str) -> DataRow:
-    """The row; UsageError for a cell too many or too few, most often from a comma in a text without quotes."""
-    if None in row or None in row.values():
-        raise UsageError(f"{where}: the row has more or fewer cells than the header; put texts with commas in quotes")
-    return {str(name): value for name, value in row.items()}
+    return found
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, .gz or not, with their line ends."""
-    shown = clean_path(path)
+    """The lines of a UTF-8 file, .gz or not, with their line ends. UsageError for more than fits in memory."""
+    shown, found, size = clean_path(path), list[str](), 0
     try:
         with unpacked(path) as file:
-            return [text_of(line, shown, number) for number, line in enumerate(bounded_lines(file, shown), 1)]
+            while line := file.readline(LONGEST + 1):
+                number, size = len(found) + 1, size + len(line)
+                if len(line) > LONGEST:
+                    most = in_units(LONGEST)
+                    raise UsageError(f"{shown}:{number}: the line is longer than {most}; put one prompt on a line")
+                check_bounds(number, size, shown)
+                found.append(text_of(line, shown, number))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UsageError(f"{shown} is not a whole gzip file ({first_line(error)})") from error
     except OSError as error:
         raise UsageError(f"cannot read {shown}: {error.strerror or first_line(error)}") from error
+    return found
 
 
 def unpacked(path: Path, most: int = LARGEST) -> Packed:
     """A data file of at most `most` bytes, as bytes; .gz is unpacked while reading."""
     file = open_regular(path, most)
     return gzip.open(file) if path.suffix.lower() == ".gz" else file
-
-
-def bounded_lines(file: Packed, shown: str) -> Iterator[bytes]:
-    """The lines of a file; UsageError for a line without an end, and for more lines than fit in memory."""
-    number = size = 0
-    while line := file.readline(LONGEST + 1):
-        number, size = number + 1, size + len(line)
-        if len(line) > LONGEST:
-            raise UsageError(f"{shown}:{number}: the line is longer than {in_units(LONGEST)}; put one prompt on a line")
-        check_bounds(number, size, shown)
-        yield line
 
 
 def text_of(line: bytes, shown: str, number: int) -> str:

@@ -24,10 +24,6 @@ def precision(row: Row) -> str:
     return ", ".join([text_in(row, "dtype_resolved") or text_in(row, "dtype"), *quantised])
 
 
-def pair_of(row: Row) -> tuple[str, ...]:
-    return tuple(text_in(row, name) for name in ("target", "draft", "acceptance"))
-
-
 def gaps(rows: Sequence[Row]) -> tuple[str, ...]:
     """What the rows of a pair do not cover."""
 

@@ -12,11 +12,9 @@ from typing import Any
 from specbench.judge.advice import QUESTION, at_once, drafting
 from specbench.results import noise
 from specbench.results.statistics import Interval, widened
-from specbench.spec import BASELINE, CHOOSING
+from specbench.spec import BASELINE, CHOOSING, drafted_by
 from specbench.theory import optimum
 from specbench.wording import Row, number_in, ranges, text_in
-
-NEAR = 0.01  # speedups within this share count as equal
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,7 @@ class Candidate:
         schedule = text_in(self.row, "schedule")
         rule = f"{schedule}:{text_in(self.row, 'confidence')}" if schedule == "confidence" else schedule
         choice = f"K = {self.k}" if self.constant else f"--schedule {rule} with K up to {self.k}"
+        method = drafted_by(text_in(self.row, "spec_config"), method)
         return choice if method == "chain" else f"{method} ({choice})"
 
 
@@ -104,7 +103,7 @@ def flaw(row: Row) -> str:
 def near_best(best: Candidate, found: Sequence[Candidate]) -> str:
     """The lookaheads of the best method whose speedup is within 1 % of the best."""
     same = [c for c in found if c.constant and c.row.get("method") == best.row.get("method")]
-    floor = (1 - NEAR) * best.interval.value
+    floor = (1 - optimum.NEAR) * best.interval.value
     return ranges(sorted({c.k for c in same if c.interval.value >= floor}))
 
 
@@ -179,7 +178,7 @@ def best_k(batch: int, known: Mapping[int, Row]) -> BestK:
     """The best lookahead of one batch, from its recommendable cells by lookahead."""
     speedups = {0: 1.0} | {k: number_in(row, "speedup") or 0.0 for k, row in known.items()}
     k = max(speedups, key=speedups.__getitem__)
-    near = tuple(sorted(one for one, speedup in speedups.items() if speedup >= (1 - NEAR) * speedups[k]))
+    near = tuple(sorted(one for one, speedup in speedups.items() if speedup >= (1 - optimum.NEAR) * speedups[k]))
     v = {one: value for one, row in sorted(known.items()) if (value := number_in(row, "v")) is not None}
     return BestK(batch, k, near, known.get(k), v)
 

@@ -100,7 +100,12 @@ def compare_runs(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Reco
     matches, missing = matched(bases, news)
     if not matches:
         raise NotComparableError(f"no cell is in both runs: {'; '.join(missing[:4])}{'; …' * (len(missing) > 4)}")
-    found = _by_gates(matches, policy) if policy.gates else [*_statuses(matches), *_by_tiers(matches, policy)]
+    if policy.gates:  # a gate without numbers in any cell must not pass
+        found = _tested("gate", matches, policy.gates, policy.confidence)
+        mute = [gate.metric for gate in policy.gates if not any(one.metric == gate.metric for one in found)]
+        found += [Finding("all cells", "gate", name, "not judged", "no cell has this number") for name in mute]
+    else:
+        found = [*_statuses(matches), *_by_tiers(matches, policy)]
     # a gate must not pass because NEW lacks its cell
     names = [line.split(": only in BASE")[0] for line in missing if ": only in BASE" in line]
     lost = [Finding(name, "status", "status", "not comparable", "NEW lacks this cell") for name in names]
@@ -118,20 +123,17 @@ def _without_unfinished(found: Sequence[Finding], matches: Sequence[Match]) -> I
             yield one
 
 
-def _by_gates(matches: Sequence[Match], policy: Policy) -> list[Finding]:
-    """The gates alone; a gate without numbers in any cell must not pass."""
-    found = _tested("gate", matches, policy.gates, policy.confidence)
-    mute = [gate.metric for gate in policy.gates if not any(one.metric == gate.metric for one in found)]
-    return [*found, *(Finding("all cells", "gate", name, "not judged", "no cell has this number") for name in mute)]
-
-
 def _by_tiers(matches: Sequence[Match], policy: Policy) -> Iterator[Finding]:
     """The requested tiers, on the cells that have numbers on both sides."""
     sound = [match for match in matches if all(r.measured for pair in match.pairs for r in pair)]
     if not sound:
         yield Finding("all cells", "status", "status", "not comparable", "no cell has numbers on both sides")
     if "deterministic" in policy.tiers:
-        yield from map(_counted, sound)
+        order = ("REGRESSION", "not judged", "ok")
+        for match in sound:  # the worst pair counts: a number without noise needs no second run
+            found = [compare_counts(base, new) for base, new in match.pairs]
+            outcome, detail = min(found, key=lambda one: order.index(one[0]))
+            yield Finding(match.cell, "deterministic", "counts", outcome, detail)
     margins = {"ratios": (RATIOS, policy.ratio_margin), "absolute": (ABSOLUTES, policy.absolute_margin)}
     for tier, (metrics, margin) in margins.items():
         if tier in policy.tiers:
@@ -156,14 +158,6 @@ def _status(base: Record, new: Record) -> Outcome | None:
     if not base.measured:
         return "better" if new.measured else "ok"  # nothing was lost, and nothing can be judged
     return None if new.measured else "REGRESSION"
-
-
-def _counted(match: Match) -> Finding:
-    """The worst of all pairs: a number without noise needs no second run."""
-    found = [compare_counts(base, new) for base, new in match.pairs]
-    order = ("REGRESSION", "not judged", "ok")
-    outcome, detail = min(found, key=lambda one: order.index(one[0]))
-    return Finding(match.cell, "deterministic", "counts", outcome, detail)
 
 
 def _tested(tier: str, matches: Sequence[Match], criteria: Sequence[Criterion], confidence: float) -> list[Finding]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,13 +102,11 @@ def matched(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Record]])
         pairs = tuple((before[key], after[key]) for before, after in couples if key in before and key in after)
         if pairs:
             matches.append(Match(name, pairs))
-        found = []
         for here, there, where in ((befores, afters, "BASE"), (afters, befores, "NEW")):
             lacking = sum(key not in run for run in there)
             if any(key in run for run in here) and lacking:
                 among = f" (missing in {lacking} of {len(there)} runs)" if len(there) > 1 else ""
-                found.append(f"{name}: only in {where}{among}")
-        missing += found
+                missing.append(f"{name}: only in {where}{among}")
     return matches, missing
 
 
@@ -142,14 +140,13 @@ def compare_counts(base: Record, new: Record) -> tuple[Outcome, str]:
     """Counts and outputs prompt by prompt: ok, REGRESSION with the first difference, or not judged with the reason."""
     if reason := hindrance(base, new):
         return "not judged", reason
-    columns: tuple[str, ...] = (*COUNTS, *HASHES)
-    if base["schedule"] == "auto":  # its lookahead follows from costs measured before the run
-        columns = OF_THE_BASELINE
+    auto = base["schedule"] == "auto"  # its lookahead follows from costs measured before the run
+    columns = OF_THE_BASELINE if auto else (*COUNTS, *HASHES)
     before, after = _by_prompt(base.samples), _by_prompt(new.samples)
     both = [(one, after[key]) for key, one in before.items() if key in after]
     if not both:
         return "not judged", "no prompt was measured in both"
-    remarks = ["only the baseline's: the lookahead follows measured costs"] if columns is OF_THE_BASELINE else []
+    remarks = ["only the baseline's: the lookahead follows measured costs"] if auto else []
     if len(both) < max(len(before), len(after)):
         remarks.append(f"{len(both)} of {max(len(before), len(after))} samples are in both")
     if difference := first_difference(both, columns):
@@ -179,11 +176,8 @@ def hindrance(base: Record, new: Record) -> str:
 
 def _source(source: str) -> str:
     """A checkpoint that ships inside the package is the same wherever the package is installed."""
-    parts = PurePosixPath(source.replace("\\", "/")).parts
-    for i in range(len(parts) - 1):
-        if parts[i : i + 2] == ("specbench", "assets"):
-            return "/".join(parts[i:])
-    return source
+    _, shipped, name = f"/{source}".replace("\\", "/").partition("/specbench/assets/")
+    return f"specbench/assets/{name}" if shipped else source
 
 
 def _by_prompt(samples: Sequence[Row]) -> dict[tuple[str, int, int], Row]:

@@ -132,11 +132,9 @@ def calibrated(row: Mapping[str, str], k: int, c: float, v: float | None, overhe
     tested = takewhile(lambda acceptance: acceptance is not None, measured)
     known = [as_share(acceptance) for acceptance in tested if acceptance is not None]
     # A position that never accepts ends all rounds: later ones were not tested and do not matter.
-    complete = len(known) == k or 0.0 in known
-    accepted = [*known, *[0.0] * (k - len(known))] if complete else None
-    if v is None or overhead is None or accepted is None:
+    if v is None or overhead is None or (len(known) < k and 0.0 not in known):
         return None
-    return formulas.speedup_calibrated(accepted, k, c, v, overhead)
+    return formulas.speedup_calibrated([*known, *[0.0] * (k - len(known))], k, c, v, overhead)
 
 
 def as_share(value: float) -> float:

@@ -68,8 +68,8 @@ def compared(
             f"BASE was measured with {some(loads[0]) or 'no load'}, SPEC with {some(loads[1]) or 'no load'}: "
             "measure both with the same load"
         )
-    alone = [f"{name}: only in {where}" for where, own in zip(("BASE", "SPEC"), loads, strict=True) for name in own]
-    alone = [line for line in alone if line.rsplit(":", 1)[0] not in both]
+    sides = zip(("BASE", "SPEC"), loads, strict=True)
+    alone = [f"{name}: only in {where}" for where, own in sides for name in own if name not in both]
     rows = [row_of(loads[0][name], loads[1][name], limits) for name in both]
     return sorted(rows, key=lambda row: row["concurrency"] or 0), alone
 
@@ -137,7 +137,7 @@ def speedups_of(draws: Sequence[Sequence[Pair]]) -> tuple[Interval, Interval, In
     return (
         speedup_interval(*zip(*later[0], strict=True), *zip(*later[1], strict=True)),
         ratio_of_means(whole[0], tokens[0], whole[1], tokens[1]),
-        ratio_of_totals(*first),
+        ratio_of_totals(first[0], first[1]),
     )
 
 

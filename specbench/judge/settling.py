@@ -27,30 +27,25 @@ def with_command(rows: Sequence[Row], command: str, run: str = "") -> list[Row]:
 
 def doubts(carrying: Sequence[Candidate]) -> tuple[str, ...]:
     """Why the cells that carry an answer, best first, make it only a provisional one."""
-    found, least = [few_prompts(carrying)], min(carrying, key=lambda c: c.draws)
-    if least.draws < FEWEST and least.draws != least.prompts:  # otherwise `few_prompts` reports it
-        found.append(f"the interval is over {counted(least.draws, 'turn')} ({FEWEST} needed)")
+    found, least = list[str](), min(carrying, key=lambda c: c.prompts)
+    if least.prompts < ENOUGH:
+        whose = "" if least.prompts == carrying[0].prompts else f" for {least.name}"
+        few = f"only {counted(least.prompts, 'prompt')}{whose} ({ENOUGH} needed)"
+        found.append(few if least.prompts else f"the number of prompts is unknown{whose}")
+    fewest = min(carrying, key=lambda c: c.draws)
+    if fewest.draws < FEWEST and fewest.draws != fewest.prompts:
+        found.append(f"the interval is over {counted(fewest.draws, 'turn')} ({FEWEST} needed)")
     if loads := [number_in(c.row, "load_average") or 0 for c in carrying if c.busy]:
         found.append(f"{BUSY} (load {max(loads):.0f})")
     found += [fault.doubt for fault in worst(fault for c in carrying for fault in c.unsteady)]
     if (share := looping(carrying)) > MOSTLY_LOOPS:
         found.append(f"{share:.0%} of the tokens are in loops, which are easy to draft")
-    return tuple(doubt for doubt in found if doubt)
+    return tuple(found)
 
 
 def looping(carrying: Sequence[Candidate]) -> float:
     """The largest share of tokens in loops among some cells."""
     return max(number_in(c.row, "looping_share") or 0.0 for c in carrying)
-
-
-def few_prompts(carrying: Sequence[Candidate]) -> str:
-    least = min(carrying, key=lambda c: c.prompts)
-    whose = "" if least.prompts == carrying[0].prompts else f" for {least.name}"
-    if least.prompts >= ENOUGH:
-        return ""
-    if not least.prompts:
-        return f"the number of prompts is unknown{whose}"
-    return f"only {counted(least.prompts, 'prompt')}{whose} ({ENOUGH} needed)"
 
 
 def more_prompts(best: Candidate) -> int | None:
@@ -93,9 +88,14 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
 
 
 def resumed(carrying: Sequence[Candidate], limit: int) -> str:
-    """The command that continues their run up to a limit; empty if the run accepts no new limit."""
+    """The command that continues their run up to a limit; empty if the run accepts no new limit.
+
+    Batches and repetitions would interleave new prompts with earlier ones, `--until-ci` has already decided
+    when to stop, and a draft that learns depends on earlier prompts.
+    """
     run, asked = only("run", carrying), min(number_in(c.row, "limit") or 0 for c in carrying)
-    if not run or not all(grows(c.row) for c in carrying):
+    alone = all((number_in(c.row, name) or 1) == 1 for c in carrying for name in ("batch", "repeat"))
+    if not run or not asked or not alone or any(text_in(c.row, n) for c in carrying for n in ("until_ci", "carries")):
         return ""
     return shown(["specbench", "run", "--resume", run, *(["--limit", str(limit)] if limit > asked else [])])
 
@@ -104,16 +104,6 @@ def only(name: str, carrying: Sequence[Candidate]) -> str:
     """The common value of a column; empty if they differ."""
     found = {text_in(c.row, name) for c in carrying}
     return found.pop() if len(found) == 1 else ""
-
-
-def grows(row: Row) -> bool:
-    """Whether a finished run can get more prompts without changing how earlier ones were decoded.
-
-    Batches and repetitions would interleave them, `--until-ci` has already decided when to stop, and a draft
-    that learns depends on earlier prompts.
-    """
-    alone = (number_in(row, "batch") or 1) == 1 and (number_in(row, "repeat") or 1) == 1
-    return alone and bool(number_in(row, "limit")) and not any(text_in(row, name) for name in ("until_ci", "carries"))
 
 
 def further(carrying: Sequence[Candidate], alone: bool) -> str:

@@ -110,13 +110,10 @@ class Decision:
 
 def log_of(metric: Metric, totals: Totals, leave_one_out: bool = False) -> NDArray[np.float64]:
     """The metric's logarithm from all prompts [], or [n] from all but one; not finite where a total is 0."""
-
-    def log_sum(name: str) -> NDArray[np.float64]:
-        column = totals[name]
-        return np.asarray(np.log(column.sum() - column if leave_one_out else column.sum()), dtype=float)
-
+    columns = {name: totals[name] for name in (*metric.over, *metric.under)}
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = sum(map(log_sum, metric.over), np.zeros(())) - sum(map(log_sum, metric.under), np.zeros(()))
+        logs = {name: np.log(one.sum() - one if leave_one_out else one.sum()) for name, one in columns.items()}
+        value = sum(logs[name] for name in metric.over) - sum(logs[name] for name in metric.under)
     return np.asarray(value, dtype=float)
 
 

@@ -8,12 +8,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from specbench.judge.advice import QUESTION, at_once, drafting, gaps, pair_of, precision
+from specbench.judge.advice import QUESTION, at_once, drafting, gaps, precision
 from specbench.judge.candidates import Candidate, by_costs, by_formula, candidates, flaw, near_best
 from specbench.judge.settling import doubts, further, how_to_settle, more_prompts, only
 from specbench.results.statistics import Interval
 from specbench.spec import BASELINE
-from specbench.wording import Row, clean, finite_or_none, formatted, interval_text, number_in, pair_said, text_in
+from specbench.wording import (
+    Row,
+    clean,
+    finite_or_none,
+    formatted,
+    grouped,
+    interval_text,
+    number_in,
+    pair_said,
+    text_in,
+)
+
+PAIR = ("target", "draft", "acceptance")
+COPIED = (
+    "confidence", "alpha", "alpha_low", "alpha_high", "c", "v", "overhead", "tokens_per_round", "tokens_per_second",
+    "baseline_tokens_per_second", "baseline_step_ms", "round_ms", "looping_share",
+)  # fmt: skip
 
 Answer = Literal["YES", "NO", "PROVISIONAL", "UNCLEAR"]
 Leaning = Literal["YES", "NO"]
@@ -106,11 +122,9 @@ def recommend(rows: Sequence[Row]) -> list[Recommendation]:
     PROVISIONAL on few prompts or a busy machine. UNCLEAR otherwise, and always for synthetic acceptance.
     Cells that failed or are not lossless are never recommended, and are named.
     """
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        if text_in(row, "method") != BASELINE:
-            groups.setdefault(tuple(text_in(row, name) for name in QUESTION), []).append(row)
-    return [_judge(group, rows) for group in groups.values()]
+    speculative = [row for row in rows if text_in(row, "method") != BASELINE]
+    groups = grouped(speculative, lambda row: tuple(text_in(row, name) for name in QUESTION))
+    return [_judge(group, rows) for group in groups]
 
 
 def pays(found: Recommendation, least: float | None = None) -> bool | None:
@@ -131,13 +145,11 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
     carrying = sorted(found, key=lambda c: c is not best) if leaning == "NO" else [best] if best and judged else []
     given = carrying or found
     template = text_in(row, "chat_template_resolved")
+    asked: dict[str, Any] = {n: text_in(row, n) for n in (*PAIR, "dataset", "engine")}
     words = {"": "", "none": "", "own": "in its chat template", "not applied": "without its chat template"}
     return Recommendation(
         **_answer(carrying, leaning),
-        target=text_in(row, "target"),
-        draft=text_in(row, "draft"),
-        acceptance=text_in(row, "acceptance"),
-        dataset=text_in(row, "dataset"),
+        **asked,
         context=int(number_in(row, "context") or 0) or None,
         chat=words.get(template, f"in the chat template {clean(template, 300)}"),
         temperature=number_in(row, "temperature"),
@@ -145,11 +157,10 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
         arrivals=number_in(row, "arrivals"),
         dtype=precision(row),
         device=text_in(row, "device_name"),
-        engine=text_in(row, "engine"),
         candidates=len(found),
         **_of_best(best, found),
         left_out=tuple(reason for one in group if (reason := flaw(one))),
-        not_measured=gaps([one for one in rows if pair_of(one) == pair_of(row)]),
+        not_measured=gaps([one for one in rows if all(text_in(one, n) == asked[n] for n in PAIR)]),
         further=further(given, alone=len(found) == 1),
         run=only("run", given),
         faster=faster(best, found) if judged and leaning == "YES" else "",
@@ -199,16 +210,10 @@ def _answer(carrying: Sequence[Candidate], leaning: Leaning | None) -> dict[str,
 def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, Any]:
     """The fields about the best candidate."""
     row: Row = best.row if best else {}
-    columns = {"predicted": "speedup_predicted", "calibrated": "speedup_calibrated", "alpha": "alpha",
-               "alpha_low": "alpha_low", "alpha_high": "alpha_high", "c": "c", "v": "v", "overhead": "overhead",
-               **{name: name for name in ("tokens_per_round", "tokens_per_second", "baseline_tokens_per_second",
-                                          "baseline_step_ms", "round_ms", "looping_share")}}  # fmt: skip
     interval = best.interval if best else Interval(math.nan, math.nan, math.nan)
     return {
         "best": best.name if best else "",
-        "method": text_in(row, "method"),
-        "schedule": text_in(row, "schedule"),
-        "confidence": number_in(row, "confidence"),
+        **{name: text_in(row, name) for name in ("method", "schedule", "lossless")},
         "k": best.k if best else None,
         "prompts": (best.prompts or None) if best else None,
         "draws": (best.draws or None) if best else None,
@@ -216,8 +221,9 @@ def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, An
         "speedup": finite_or_none(interval.value),
         "low": finite_or_none(interval.low),
         "high": finite_or_none(interval.high),
-        **{name: number_in(row, column) for name, column in columns.items()},
-        "lossless": text_in(row, "lossless"),
+        "predicted": number_in(row, "speedup_predicted"),
+        "calibrated": number_in(row, "speedup_calibrated"),
+        **{name: number_in(row, name) for name in COPIED},
         **{name: int(number_in(row, name) or 0) for name in ("prompts_identical", "prompts_compared")},
         "c_round": drafting(row),
         "at_once": at_once(row),

@@ -71,7 +71,7 @@ class AtContext:
     def rounds(self) -> tuple[float, ...]:
         """Cost of a round by K, in baseline steps."""
         costs = self.costs()
-        return optimum.round_costs(costs.first, costs.later, costs.verify, costs.overhead)
+        return (1.0, *costs.rounds(len(costs.verify) - 1))
 
     def summary(self) -> dict[str, Any]:
         """One row of derived values at this length, independent of α."""

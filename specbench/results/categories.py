@@ -54,6 +54,7 @@ def category_numbers(samples: Sequence[Sample], lookahead: int | None) -> dict[s
     arms = timing([s.baseline for s in samples]), timing([s.method for s in samples])
     cost, explained = cost_columns(samples, *arms), explanation(samples, *arms, lookahead)
     own = [own_numbers(group) for group in grouped(samples, lambda one: one.prompt)]
+    means = {name: [one[name] for one in own if math.isfinite(one[name])] for name in own[0]}
     return {
         "category": samples[0].category,
         "prompts": len({s.prompt for s in samples}),
@@ -64,7 +65,7 @@ def category_numbers(samples: Sequence[Sample], lookahead: int | None) -> dict[s
         **{name: cost[name] for name in COSTS},
         **speedup_columns(samples),
         **{name: explained[name] for name in PREDICTED},
-        **{f"{name}_mean": mean([numbers[name] for numbers in own]) for name in own[0]},
+        **{f"{name}_mean": fmean(some) if some else math.nan for name, some in means.items()},
         "rounds": counts.rounds,
         "drafted": counts.drafted,
         "tested": counts.tested,
@@ -78,8 +79,3 @@ def own_numbers(samples: Sequence[Sample]) -> dict[str, float]:
     counts = metrics.acceptance([r for s in samples for r in s.method.rounds])
     found = measured_costs(timing([s.baseline for s in samples]), timing([s.method for s in samples]))
     return {"alpha": counts.alpha, "tokens_per_round": counts.tokens_per_round, "c": found.c, "v": found.v}
-
-
-def mean(values: Sequence[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return fmean(finite) if finite else math.nan

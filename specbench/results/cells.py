@@ -89,7 +89,12 @@ class Cell:
     def row(self) -> dict[str, Any]:
         """The columns of results.csv, in order; numbers are blank if the cell ended without them."""
         row: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "status": self.status, "error": self.error}
-        row |= {"cell": self.spec.key, **self.spec.model_dump(mode="json"), **acceptance_of(self.spec), **self.resolved}
+        given = self.spec.acceptance
+        rates = {
+            "acceptance": None if given is None else ",".join(map(str, given)),
+            "acceptance_mode": "real" if given is None else "synthetic",
+        }
+        row |= {"cell": self.spec.key, **self.spec.model_dump(mode="json"), **rates, **self.resolved}
         row |= dict.fromkeys(NUMBERS)
         if self.status in (*MEASURED, "mismatch"):
             row |= self.lossless.row()
@@ -100,7 +105,7 @@ class Cell:
             row |= goodputs(*arms, row["draws"], self.spec.slo)
             row |= {"baseline_ready_seconds": self.ready[0], "ready_seconds": self.ready[1]}
             row |= self.peaks.row()
-            if self.spec.acceptance is not None:
+            if given is not None:
                 row["law_distance"] = None  # synthetic acceptance follows no model's distribution
         return row
 
@@ -121,13 +126,6 @@ class Cell:
         groups = zip(decodes(self.samples), noise.flags(pooled(self.samples)), strict=True)
         flags = {i: flag for together, flag in groups for i in together}
         return [{**where, **s.row(), "outlier": flags[i]} for i, s in enumerate(self.samples)]
-
-
-def acceptance_of(spec: RunSpec) -> dict[str, str | None]:
-    """As columns: the rates as written, and whether acceptance is synthetic or the pair's own."""
-    if spec.acceptance is None:
-        return {"acceptance": None, "acceptance_mode": "real"}
-    return {"acceptance": ",".join(map(str, spec.acceptance)), "acceptance_mode": "synthetic"}
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,13 @@ def agreements(cells: Sequence[Cell]) -> Iterator[Agreement]:
     rounds that begin one position apart never overtake each other, so the engine whose first token comes with the
     prompt accepts as many tokens, or one fewer; or one more if a text ends within a draft.
     """
-    able = [cell for cell in cells if cell.status in MEASURED and cell.samples and comparable(cell)]
+    able = [
+        cell
+        for cell in cells
+        if cell.status in MEASURED and cell.samples and cell.spec.temperature == 0 and cell.spec.method != BASELINE
+        # drafts independent of where a round begins: those of a model
+        if cell.resolved.get("drafted_by") and cell.spec.schedule == "constant" and not cell.resolved.get("carries")
+    ]
     for first, *others in grouped(able, lambda cell: cell.spec.on_any_engine):
         for other in others:
             theirs = {(s.prompt, s.repeat, s.turn): s.method for s in other.samples}
@@ -167,12 +171,6 @@ def agreements(cells: Sequence[Cell]) -> Iterator[Agreement]:
             same = [pair for pair in equal if same_verdicts(*pair)]
             counted = [pair for pair in equal if pair not in same and same_counts(*pair)]
             yield Agreement(first, other, len(both), len(equal), len(same), len(counted))
-
-
-def comparable(cell: Cell) -> bool:
-    """Whether texts are greedy, and drafts independent of where a round begins: those of a model."""
-    drafted = bool(cell.resolved.get("drafted_by")) and cell.spec.schedule == "constant"
-    return cell.spec.temperature == 0 and cell.spec.method != BASELINE and drafted and not cell.resolved.get("carries")
 
 
 def same_verdicts(one: Trace, other: Trace) -> bool:

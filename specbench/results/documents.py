@@ -178,7 +178,6 @@ def content_of(text: str | bytes, schema: str) -> dict[str, Any]:
 TRACE = "specbench trace 1"
 Kind = Literal["accepted", "rejected", "unused", "correction", "bonus"]
 Setting: TypeAlias = str | int | float | bool | None
-EMITTED = frozenset({"accepted", "correction", "bonus"})
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,7 @@ class TracedToken:
 
     @property
     def emitted(self) -> bool:
-        return self.kind in EMITTED
+        return self.kind in ("accepted", "correction", "bonus")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from specbench.files import clear_unfinished, replace_text, replacing, writing
 from specbench.results import journal
 from specbench.results.cells import Cell, Observer
 from specbench.results.documents import About, summary
-from specbench.results.journal_lines import begin_line, end_line, turn_line
+from specbench.results.journal import begin_line, end_line, turn_line
 from specbench.results.named_runs import LONGEST, read_json, write_csv
 from specbench.results.reading import CATEGORIES, DESCRIPTION, RESULTS, SAMPLES, read_run
 from specbench.results.samples import Sample
@@ -52,10 +52,7 @@ class RunFolder(Observer):
             clear_unfinished(self.path, DESCRIPTION, RESULTS, SUMMARY, SAMPLES, CATEGORIES, ROUNDS)
         self._begun: set[RunSpec] = set()
         self._turned: set[RunSpec] = set()
-        self._rows: dict[RunSpec, dict[str, Any]] = {}
-        self._samples: dict[RunSpec, list[dict[str, Any]]] = {}
-        self._categories: dict[RunSpec, list[dict[str, Any]]] = {}
-        self._rounds: dict[RunSpec, list[dict[str, Any]]] = {}
+        self._tables: dict[RunSpec, tuple[list[dict[str, Any]], ...]] = {}  # of ended cells: one for each file
         self._rendered = True
         self._about = About.of(self.path, read_json(self.path / DESCRIPTION))
 
@@ -92,8 +89,7 @@ class RunFolder(Observer):
         Samples stay: one journal line records that the cells continue under the new limit.
         """
         self._write({"grow": {"before": before, "limit": limit, "prompts": prompts}})
-        self.past, self._rows, self._samples, self._categories, self._rounds = {}, {}, {}, {}, {}
-        self._begun, self._turned = set(), set()
+        self.past, self._tables, self._begun, self._turned = {}, {}, set(), set()
         self._take_up()
         self.render()
 
@@ -132,13 +128,12 @@ class RunFolder(Observer):
         self.render()
 
     def _keep(self, cell: Cell) -> None:
-        self._rows[cell.spec], self._samples[cell.spec] = cell.row(), cell.sample_rows()
-        self._categories[cell.spec] = cell.category_rows()
-        self._rounds[cell.spec] = [
+        rounds = [
             {"cell": cell.spec.key, **r, "prompt": clean(s.prompt, LONGEST)}
             for s in cell.samples
             for r in s.round_rows()
         ]
+        self._tables[cell.spec] = ([cell.row()], cell.sample_rows(), cell.category_rows(), rounds)
         self._rendered = False
 
     def _write(self, line: Mapping[str, Any]) -> None:
@@ -147,16 +142,18 @@ class RunFolder(Observer):
 
     def render(self) -> None:
         """Rewrite the tables from all ended cells; one by category if there are several."""
+        rows, samples, categories, rounds = (
+            [row for tables in self._tables.values() for row in tables[place]] for place in range(4)
+        )
         with writing_to(self.path):
-            rows = list(self._rows.values())
             write_csv(self.path / RESULTS, rows)
             write_csv(self.path / SUMMARY, summary(self._about.rows(rows)))
-            write_csv(self.path / SAMPLES, joined(self._samples))
-            if by_category := joined(self._categories):
-                write_csv(self.path / CATEGORIES, by_category)
+            write_csv(self.path / SAMPLES, samples)
+            if categories:
+                write_csv(self.path / CATEGORIES, categories)
             import pandas as pd
 
-            if rounds := joined(self._rounds):
+            if rounds:
                 with replacing(self.path / ROUNDS) as temporary:
                     pd.DataFrame(rounds).to_parquet(temporary, index=False)
         self._rendered = True
@@ -171,11 +168,6 @@ class RunFolder(Observer):
             self._lock.release()
             if self._made_here and not self._begun:
                 shutil.rmtree(self.path, ignore_errors=True)
-
-
-def joined(rows: Mapping[RunSpec, Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The rows of all cells."""
-    return [row for some in rows.values() for row in some]
 
 
 def make_folder(parent: Path, name: str) -> Path:

@@ -93,20 +93,14 @@ def times_of(requests: Sequence[Request]) -> dict[str, list[float]]:
 
 
 def in_milliseconds(arm: str, times: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
-    """The percentiles of some seconds as columns of an arm."""
-    return {
-        f"{arm}{name}_{point}_ms": value and 1000 * value
-        for name, seconds in times.items()
-        for point, value in percentiles(seconds).items()
-    }
-
-
-def percentiles(times: Sequence[float]) -> dict[str, float | None]:
-    """The percentiles `POINTS`; None without values."""
-    if not times:
-        return dict.fromkeys(POINTS)
-    ranks = quantiles(times, n=100, method="inclusive") if len(times) > 1 else [times[0]] * 99
-    return dict(zip(POINTS, (median(times), ranks[89], ranks[94], ranks[98]), strict=True))
+    """The percentiles `POINTS` of some seconds as columns of an arm; None without values."""
+    found: dict[str, float | None] = {}
+    for name, seconds in times.items():
+        ranks = quantiles(seconds, n=100, method="inclusive") if len(seconds) > 1 else [*seconds] * 99
+        values = (median(seconds), ranks[89], ranks[94], ranks[98]) if seconds else (None,) * 4
+        columns = (f"{arm}{name}_{point}_ms" for point in POINTS)
+        found |= {column: value and 1000 * value for column, value in zip(columns, values, strict=True)}
+    return found
 
 
 # --- throughput -------------------------------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ Nothing else of the environment is kept. NVML refuses some queries to some users
 such values are None, and no NVML error leaves this module.
 """
 
-# ruff: noqa: N802 (the names are NVML's)
-
 import hashlib
 import json
 import math
@@ -15,6 +13,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -23,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 from specbench import __version__
 from specbench.settings import is_number
@@ -94,8 +93,7 @@ def reading_of(written: Mapping[str, Any]) -> Reading:
     return found
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(NamedTuple):
     """Peak bytes of tensors on the device, None on a CPU, and of resident memory; None if unknown.
 
     Everything loaded counts: weights of all models, and caches that methods share.
@@ -106,29 +104,25 @@ class Peak:
 
     def higher(self, other: "Peak") -> "Peak":
         """The maximum of each value."""
-        return Peak(highest(self.device, other.device), highest(self.host, other.host))
+        pairs = zip(self, other, strict=True)
+        return Peak(*(max((size for size in pair if size is not None), default=None) for pair in pairs))
 
 
-def highest(*some: int | None) -> int | None:
-    return max((one for one in some if one is not None), default=None)
-
-
-@dataclass(frozen=True)
-class Peaks:
+class Peaks(NamedTuple):
     """The peaks of a cell's two arms."""
 
     baseline: Peak = Peak()
     method: Peak = Peak()
 
     def row(self) -> dict[str, int | None]:
-        return dict(zip(PEAKS, (*vars(self.baseline).values(), *vars(self.method).values()), strict=True))
+        return dict(zip(PEAKS, (*self.baseline, *self.method), strict=True))
 
     def higher(self, other: "Peaks") -> "Peaks":
         return Peaks(self.baseline.higher(other.baseline), self.method.higher(other.method))
 
     def line(self) -> dict[str, list[int | None]]:
         """The peaks for the journal."""
-        return {name: list(vars(one).values()) for name, one in vars(self).items()}
+        return {name: list(one) for name, one in self._asdict().items()}
 
 
 def peaks_of(line: Mapping[str, Any]) -> Peaks:
@@ -141,24 +135,11 @@ def peaks_of(line: Mapping[str, Any]) -> Peaks:
 # --- an NVIDIA GPU, by NVML -------------------------------------------------------------------------------------------
 
 
-class Nvml(Protocol):
-    """The functions of nvidia-ml-py used here. Clocks are MHz, powers mW, temperatures °C."""
-
-    def nvmlInit(self) -> None: ...
-    def nvmlSystemGetDriverVersion(self) -> str: ...
-    def nvmlDeviceGetHandleByUUID(self, uuid: str, /) -> Any: ...
-    def nvmlDeviceGetClockInfo(self, handle: Any, clock: int, /) -> int: ...
-    def nvmlDeviceGetTemperature(self, handle: Any, sensor: int, /) -> int: ...
-    def nvmlDeviceGetPowerUsage(self, handle: Any, /) -> int: ...
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Any, /) -> int: ...
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any, /) -> int: ...
-
-
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, through NVML."""
+    """One GPU, through nvidia-ml-py: clocks in MHz, powers in mW, temperatures in °C."""
 
-    nvml: Nvml
+    nvml: Any
     handle: Any
 
     def driver(self) -> str | None:
@@ -200,19 +181,16 @@ def installed() -> bool:
 
 
 @cache
-def library() -> Nvml | None:
+def library() -> Any:
     """NVML, initialised once per process; None if not installed or not working."""
-    return answer(begun)
+    with suppress(Exception):  # of many kinds
+        found: Any = import_module(NVML)
+        found.nvmlInit()
+        return found
+    return None
 
 
-def begun() -> Nvml:
-    """NVML, initialised with a driver; raises its errors otherwise."""
-    found = cast(Nvml, import_module(NVML))
-    found.nvmlInit()
-    return found
-
-
-def gpu_named(uuid: str, nvml: Nvml | None) -> Gpu | None:
+def gpu_named(uuid: str, nvml: Any) -> Gpu | None:
     """The GPU with an id, without the `GPU-` prefix as in torch; None if NVML does not know it."""
     if nvml is None:
         return None
@@ -251,13 +229,9 @@ def environment(device: Any) -> dict[str, Any]:
         found |= {"attention": attention_kinds()}
     gpu = gpu_of(device)
     found |= {"gpu_driver": gpu.driver(), "gpu_watts_limit": gpu.watts_limit()} if gpu else {}
-    return found | {"fingerprint": fingerprint(found)}
-
-
-def fingerprint(found: Mapping[str, Any]) -> str:
-    """Twelve hex digits, equal on machines whose absolute times are comparable."""
-    machine = {name: found.get(name) for name in MACHINE}
-    return hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:12]
+    # equal on machines whose absolute times are comparable
+    same = json.dumps({name: found.get(name) for name in MACHINE}, sort_keys=True)
+    return found | {"fingerprint": hashlib.sha256(same.encode()).hexdigest()[:12]}
 
 
 def attention_kinds() -> str:
@@ -300,23 +274,13 @@ def running_besides(proc: Path = Path("/proc")) -> str:
 
 def _processes(proc: Path) -> Iterator[tuple[int, tuple[str, str, int]]]:
     """The name, state and parent of every process by id. A name may contain brackets; it ends at the last one."""
-    try:
-        with os.scandir(proc) as entries:
-            for entry in entries:
-                if entry.name.isdecimal() and (found := _process(Path(entry.path, "stat"))):
-                    yield int(entry.name), found
-    except OSError:
-        return
-
-
-def _process(file: Path) -> tuple[str, str, int] | None:
-    """Read one process; None if it has ended."""
-    try:
-        head, _, tail = file.read_text(encoding="utf-8", errors="replace").rpartition(")")
-        state, parent = tail.split()[:2]
-        return head.partition("(")[2], state, int(parent)
-    except (OSError, ValueError):
-        return None
+    with suppress(OSError), os.scandir(proc) as entries:
+        for entry in entries:
+            with suppress(OSError, ValueError):  # it has ended
+                if entry.name.isdecimal():
+                    head, _, tail = Path(entry.path, "stat").read_text("utf-8", "replace").rpartition(")")
+                    state, parent = tail.split()[:2]
+                    yield int(entry.name), (head.partition("(")[2], state, int(parent))
 
 
 def _ours(pid: int, table: Mapping[int, tuple[str, str, int]]) -> bool:

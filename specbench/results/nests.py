@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from specbench.metrics import LevelCounts, RoundCounts, Trace, level_counts, ratio
-from specbench.theory.formulas import chain_costs, nested_costs
+from specbench.theory.formulas import nested_costs
 
 LEG = "draft/leg"  # the span of a relay's drafters
 
@@ -94,7 +94,7 @@ def nest_costs(found: Sequence[InnerLevel], longest: int) -> tuple[float, ...] |
     known = [bottom, *(level.v for level in found), *(level.alpha for level in found if level.counts.tested)]
     if not all(map(math.isfinite, known)):
         return None
-    costs = chain_costs(bottom, longest)
+    costs = tuple(n * bottom for n in range(longest + 1))
     for level in reversed(found):
         alpha = level.alpha if level.counts.tested else 0.0
         costs = nested_costs(alpha, level.counts.longest, level.v, costs)
@@ -116,11 +116,6 @@ def steady(traces: Sequence[Trace], lookahead: int | None) -> int | None:
     if longest > lookahead or any(before == after == longest for before, after in pairs):
         return longest  # rounds limited by the end of a sequence keep shrinking
     return lookahead
-
-
-def relayed(traces: Sequence[Trace]) -> bool:
-    """Whether drafts came from several drafters in sequence, each with its own acceptance."""
-    return any(LEG in trace.spans for trace in traces)
 
 
 # --- beliefs ----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ them (in 91 of those with 40).
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -81,41 +81,22 @@ class Fault:
     doubt: str
 
 
-@dataclass(frozen=True)
-class Drift:
-    """The relative growth of times from the first to the last value, and the chance of such a trend in random order."""
-
-    share: float
-    p: float
-
-
-@dataclass(frozen=True)
-class Diagnostics:
-    """The columns of results.csv about the machine.
+def diagnose(samples: Sequence[Sample]) -> dict[str, Any]:
+    """The columns of results.csv about times, from the samples of a cell in any order.
 
     outliers: samples with an unusual time in either arm; drift, drift_p and bimodality: of the baseline's
     times; load_average: the highest before any turn, None if unavailable.
     """
-
-    outliers: int
-    drift: float
-    drift_p: float
-    bimodality: float
-    load_average: float | None
-
-
-def diagnose(samples: Sequence[Sample]) -> Diagnostics:
-    """The diagnostics of a cell, its samples in any order."""
     in_time = sorted(samples, key=lambda s: s.turn)
     times = paces([s.baseline for s in in_time], [s.prompt_tokens for s in in_time])
-    trend, loads = drift(times), [s.load for s in samples if s.load is not None]
-    return Diagnostics(
-        outliers=sum(flag != "" for flag in flags(samples)),
-        drift=trend.share,
-        drift_p=trend.p,
-        bimodality=bimodality(times),
-        load_average=max(loads, default=None),
-    )
+    (growth, p), loads = drift(times), [s.load for s in samples if s.load is not None]
+    return {
+        "outliers": sum(flag != "" for flag in flags(samples)),
+        "drift": growth,
+        "drift_p": p,
+        "bimodality": bimodality(times),
+        "load_average": max(loads, default=None),
+    }
 
 
 def flags(samples: Sequence[Sample]) -> list[Flag]:
@@ -154,16 +135,16 @@ def outliers(values: Sequence[float]) -> list[Flag]:
     return ["severe" if far > FENCES["severe"] else "mild" if far > FENCES["mild"] else "" for far in beyond.tolist()]
 
 
-def drift(values: Sequence[float]) -> Drift:
-    """The trend of times in order of measurement: slope of Theil and Sen, p of Kendall's τ."""
+def drift(values: Sequence[float]) -> tuple[float, float]:
+    """The growth of times from the first to the last measurement: slope of Theil and Sen, p of Kendall's τ."""
     logs = _logs(values)
     turns = _thinned(np.flatnonzero(np.isfinite(logs)))
     if turns.size < 3:
-        return Drift(math.nan, math.nan)
+        return math.nan, math.nan
     if np.ptp(logs[turns]) < LEAST_SPREAD:
-        return Drift(0.0, 1.0)
+        return 0.0, 1.0
     grown = _slope(logs[turns], turns) * (turns[-1] - turns[0])
-    return Drift(math.expm1(grown), float(stats.kendalltau(turns, logs[turns]).pvalue))
+    return math.expm1(grown), float(stats.kendalltau(turns, logs[turns]).pvalue)
 
 
 def bimodality(values: Sequence[float]) -> float:
@@ -182,33 +163,35 @@ def bimodality(values: Sequence[float]) -> float:
     return float((skewness**2 + 1) / (excess + 3 * (n - 1) ** 2 / ((n - 2) * (n - 3))))
 
 
-def warned(found: Diagnostics, samples: int, threads: int | None) -> Iterator[Fault]:
-    """Notes on the machine, with remedies. Thresholds: see the module. NaN gives no warning."""
-    if abs(found.drift) >= DRIFT_SHARE and found.drift_p < DRIFT_P:
-        way = "slowed down" if found.drift > 0 else "became faster"
+def warned(row: Mapping[str, Any], samples: int, threads: int | None) -> Iterator[Fault]:
+    """Notes on the numbers of `diagnose`, with remedies. Thresholds: see the module. NaN gives no warning."""
+    names = ("outliers", "drift", "drift_p", "bimodality", "load_average")
+    odd, drift, p, groups, load = (row[name] for name in names)
+    if abs(drift) >= DRIFT_SHARE and p < DRIFT_P:
+        way = "slowed down" if drift > 0 else "became faster"
         note = (
-            f"the machine {way} by {abs(found.drift):.0%} during the run (p {found.drift_p:.1g}): speedups hold, "
+            f"the machine {way} by {abs(drift):.0%} during the run (p {p:.1g}): speedups hold, "
             "because both arms shared every moment; tokens per second do not. Repeat once it is warm and quiet"
         )
-        yield Fault("drift", abs(found.drift), note, "")
-    if found.bimodality > TWO_GROUPS:
+        yield Fault("drift", abs(drift), note, "")
+    if groups > TWO_GROUPS:
         note = (
-            f"baseline times fall into two groups (bimodality {found.bimodality:.2f}): another process or a changing "
+            f"baseline times fall into two groups (bimodality {groups:.2f}): another process or a changing "
             "clock frequency. Intervals are wider than they need be; repeat on a quiet machine, or with --repeat 3"
         )
-        yield Fault("two groups", found.bimodality, note, "")
-    if found.outliers > max(SOME, OFTEN * samples):
+        yield Fault("two groups", groups, note, "")
+    if odd > max(SOME, OFTEN * samples):
         note = (
-            f"{found.outliers} of {samples} samples are outliers in time: all are counted. Look at them in samples.csv "
+            f"{odd} of {samples} samples are outliers in time: all are counted. Look at them in samples.csv "
             "(column outlier) before you trust the last digits"
         )
-        yield Fault("outliers", found.outliers, note, "")
-    if found.load_average is not None and busy(found.load_average, threads):
+        yield Fault("outliers", odd, note, "")
+    if load is not None and busy(load, threads):
         note = (
-            f"load average {found.load_average:.1f} on {counted(threads or 0, 'thread')}: other processes slowed both "
+            f"load average {load:.1f} on {counted(threads or 0, 'thread')}: other processes slowed both "
             "arms, not always equally; repeat on a quiet machine"
         )
-        yield Fault(LOAD, found.load_average, note, "")
+        yield Fault(LOAD, load, note, "")
 
 
 def busy(load: float | None, threads: float | None) -> bool:
@@ -259,31 +242,13 @@ def _thinned(places: NDArray[np.intp]) -> NDArray[np.intp]:
 # --- clocks, throttling, steal ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Steadiness:
+def steadiness(samples: Sequence[Sample]) -> dict[str, Any]:
     """The columns of results.csv about the pace of the machine, over the decodes of both arms; None if unknown.
 
     …mhz: median clocks; …clock_fall: 1 − 10th ÷ 90th percentile. cpu_steal: stolen ÷ wanted processor time.
     Highest temperature, median power, lowest power limit. gpu_throttled: share of decodes after which clocks
-    were throttled; gpu_throttle_reasons: all causes, in words.
+    were throttled; gpu_throttle_reasons: all causes, in words. Samples decoded together count as one.
     """
-
-    cpu_mhz: float | None
-    cpu_clock_fall: float | None
-    cpu_steal: float | None
-    gpu_mhz: float | None
-    gpu_clock_fall: float | None
-    gpu_memory_mhz: float | None
-    gpu_memory_clock_fall: float | None
-    gpu_celsius: float | None
-    gpu_watts: float | None
-    gpu_watts_limit: float | None
-    gpu_throttled: float | None
-    gpu_throttle_reasons: str | None
-
-
-def steadiness(samples: Sequence[Sample]) -> Steadiness:
-    """The pace of the machine while a cell was measured; samples decoded together count as one."""
     readings = [reading for sample in samples for reading in sample.readings]
 
     def known(value: Callable[[Reading], float | None]) -> list[float]:
@@ -292,20 +257,20 @@ def steadiness(samples: Sequence[Sample]) -> Steadiness:
     cpu, gpu, memory = known(lambda r: r.cpu_mhz), known(lambda r: r.gpu_mhz), known(lambda r: r.gpu_memory_mhz)
     wanted = math.fsum(known(lambda r: r.cpu_wanted))
     bits = [r.gpu_reasons for r in readings if r.gpu_reasons is not None]
-    return Steadiness(
-        cpu_mhz=median(cpu),
-        cpu_clock_fall=fall(cpu),
-        cpu_steal=math.fsum(known(lambda r: r.cpu_stolen)) / wanted if wanted >= LEAST_WANTED else None,
-        gpu_mhz=median(gpu),
-        gpu_clock_fall=fall(gpu),
-        gpu_memory_mhz=median(memory),
-        gpu_memory_clock_fall=fall(memory),
-        gpu_celsius=max(known(lambda r: r.gpu_celsius), default=None),
-        gpu_watts=median(known(lambda r: r.gpu_watts)),
-        gpu_watts_limit=min(known(lambda r: r.gpu_watts_limit), default=None),
-        gpu_throttled=ratio(sum(bool(machine.throttle_reasons(one)) for one in bits), len(bits)) if bits else None,
-        gpu_throttle_reasons=", ".join(machine.throttle_reasons(reduce(or_, bits))) if bits else None,
-    )
+    return {
+        "cpu_mhz": median(cpu),
+        "cpu_clock_fall": fall(cpu),
+        "cpu_steal": math.fsum(known(lambda r: r.cpu_stolen)) / wanted if wanted >= LEAST_WANTED else None,
+        "gpu_mhz": median(gpu),
+        "gpu_clock_fall": fall(gpu),
+        "gpu_memory_mhz": median(memory),
+        "gpu_memory_clock_fall": fall(memory),
+        "gpu_celsius": max(known(lambda r: r.gpu_celsius), default=None),
+        "gpu_watts": median(known(lambda r: r.gpu_watts)),
+        "gpu_watts_limit": min(known(lambda r: r.gpu_watts_limit), default=None),
+        "gpu_throttled": ratio(sum(bool(machine.throttle_reasons(one)) for one in bits), len(bits)) if bits else None,
+        "gpu_throttle_reasons": ", ".join(machine.throttle_reasons(reduce(or_, bits))) if bits else None,
+    }
 
 
 def median(values: Sequence[float]) -> float | None:

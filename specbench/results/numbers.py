@@ -6,7 +6,7 @@ Prompts decoded together share their time: as one decode, they are one value for
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from heapq import heapreplace
 from statistics import fmean
 from typing import Any
@@ -16,8 +16,8 @@ from specbench.metrics import Trace, ratio
 from specbench.results import noise, statistics
 from specbench.results.latency import LATENCY, SERVED, WITHIN, latency, served
 from specbench.results.machine import PEAKS
-from specbench.results.nests import BELIEF, belief_columns, draft_costs, inner_levels, relayed, steady
-from specbench.results.noise import Steadiness, steadiness
+from specbench.results.nests import BELIEF, LEG, belief_columns, draft_costs, inner_levels, steady
+from specbench.results.noise import steadiness
 from specbench.results.samples import (
     Loop,
     Sample,
@@ -41,8 +41,8 @@ CHOSEN = ("chosen", "choosing_cost")
 BOTH = ("repeated_4grams", "looping_share", "longest_cycle", "prompts_looping", "prompts_ended_by_eos")
 OUTPUTS = (*(f"{arm}{name}" for arm in ("", "baseline_") for name in BOTH),
            "alpha_outside_loops", "tokens_per_round_outside_loops", "draft_coverage")  # fmt: skip
+STEADINESS = tuple(steadiness([]))
 LEARNING = ("speedup_elsewhere", "speedup_elsewhere_low", "speedup_elsewhere_high", "update_share")
-STEADINESS = tuple(one.name for one in fields(Steadiness))
 ROUNDS = ("tokens_per_round", "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round",
           "draft_hit_rate")  # fmt: skip  # unknown where a server does not report acceptance
 LENGTHS = ("acceptance_length", "acceptance_length_mean", "rounds_by_accepted", "acceptance_joint", "acceptance_from")
@@ -89,8 +89,8 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         **belief_columns(rounds),
         "tokens": method.tokens,
         "baseline_tokens": baseline.tokens,
-        **asdict(noise.diagnose(pooled(samples))),
-        **asdict(steadiness(pooled(samples))),
+        **noise.diagnose(pooled(samples)),
+        **steadiness(pooled(samples)),
         **{f"acceptance_at_{i}": a for i, a in enumerate(counts.by_position, start=1)},
         **explanation(samples, baseline, method, lookahead),
         **({} if learns(samples) else {"round_update_ms": None}),
@@ -172,7 +172,8 @@ def explanation(samples: Sequence[Sample], baseline: Timing, method: Timing, loo
     step = metrics.ratio(baseline.seconds, baseline.rounds)
     inner = inner_levels(traces, step)
     drafts = draft_costs(inner, traces, step, lookahead)
-    found = explain(rounds, baseline, method, lookahead, speedup_of(samples).value, drafts, relayed(traces))
+    relayed = any(LEG in trace.spans for trace in traces)  # each drafter in turn has its own acceptance
+    found = explain(rounds, baseline, method, lookahead, speedup_of(samples).value, drafts, relayed)
     levels = (level.row(number) for number, level in enumerate(inner, start=2))
     return found.row() | {name: value for row in levels for name, value in row.items()}
 
@@ -300,12 +301,12 @@ def chosen_columns(samples: Sequence[Sample]) -> dict[str, Any]:
         return dict.fromkeys(CHOSEN)
     counted = Counter(turns.values()).most_common()
     favourite = [one for one in samples if one.method.choice == counted[0][0]]
-    cost = ratio(rate_of(samples), rate_of(favourite)) - 1
+    whole, best = (
+        ratio(math.fsum(one.method.seconds for one in some), sum(len(one.method.tokens) for one in some))
+        for some in (samples, favourite)
+    )
+    cost = ratio(whole, best) - 1
     return {"chosen": ", ".join(f"{choice} ×{count}" for choice, count in counted), "choosing_cost": cost}
-
-
-def rate_of(samples: Sequence[Sample]) -> float:
-    return ratio(math.fsum(one.method.seconds for one in samples), sum(len(one.method.tokens) for one in samples))
 
 
 # --- prompts decoded together -----------------------------------------------------------------------------------------
@@ -356,23 +357,18 @@ def output_columns(samples: Sequence[Sample], longest: int) -> dict[str, Any]:
     """The columns `OUTPUTS` of a cell; `longest` is the number of new tokens at which an output is cut."""
     method = [(s.prompt, s.method) for s in samples]
     baseline = [(s.prompt, s.baseline) for s in samples]
+    known = [s.method.draftable for s in samples if s.method.draftable is not None]
+    emitted = sum(len(s.method.tokens) for s in samples)
     outside = metrics.acceptance([r for s in samples for r in outside_loops(s.method)])
     return {
         **arm_columns(method, longest),
         **{f"baseline_{name}": value for name, value in arm_columns(baseline, longest).items()},
         "alpha_outside_loops": outside.alpha,
         "tokens_per_round_outside_loops": outside.tokens_per_round,
-        "draft_coverage": coverage([s.method for s in samples]),
+        # tokens are draws from the target's p: their share in a reduced draft vocabulary estimates Σ p over it,
+        # an upper bound of α
+        "draft_coverage": metrics.ratio(sum(known), emitted) if known else None,
     }
-
-
-def coverage(traces: Sequence[Trace]) -> float | None:
-    """The share of tokens within a reduced draft vocabulary; None for a complete one.
-
-    The tokens are draws from the target's p, so it estimates Σ p over the draft's vocabulary, an upper bound of α.
-    """
-    known = [trace.draftable for trace in traces if trace.draftable is not None]
-    return metrics.ratio(sum(known), sum(len(trace.tokens) for trace in traces)) if known else None
 
 
 def arm_columns(decoded: Sequence[tuple[str, Trace]], longest: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from specbench.errors import UsageError
 from specbench.files import read_whole
 from specbench.results import journal
 from specbench.results.cells import UNFINISHED, Cell
-from specbench.results.journal_lines import cell_of, samples_of
+from specbench.results.journal import cell_of, samples_of
 from specbench.results.named_runs import as_text, read_csv
 from specbench.results.samples import Sample
 from specbench.spec import SCHEMA_VERSION, RunSpec

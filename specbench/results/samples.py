@@ -119,12 +119,9 @@ def text_columns(tokens: tuple[int, ...]) -> dict[str, Any]:
     return {"repeated_4grams": repeated_ngrams(tokens), "loop_start": start, "cycle": cycle}
 
 
-def seconds_per_token(trace: Trace) -> float:
-    return metrics.ratio(trace.seconds, len(trace.tokens))
-
-
 def speedup_per_token(sample: Sample) -> float:
-    return metrics.ratio(seconds_per_token(sample.baseline), seconds_per_token(sample.method))
+    baseline, method = (ratio(trace.seconds, len(trace.tokens)) for trace in (sample.baseline, sample.method))
+    return ratio(baseline, method)
 
 
 def by_prompt(samples: Sequence[Sample]) -> list[list[Sample]]:

@@ -97,7 +97,7 @@ def noise_row(cell: Cell) -> dict[str, Any]:
         "smallest_effect": math.expm1(_sure() * error),
     }
     found |= {f"prompts_for_{e}_percent": prompts_for(e / 100, log_sd) for e in EFFECTS}
-    return found | vars(noise.diagnose(cell.samples)) | vars(steadiness(cell.samples))
+    return found | noise.diagnose(cell.samples) | steadiness(cell.samples)
 
 
 def prompts_for(effect: float, log_sd: float) -> int | None:
@@ -123,9 +123,8 @@ def noise_notes(rows: Sequence[Row]) -> list[str]:
                 f"{row['dataset']}: two equal arms differ; by chance that happens in 5 of 100 runs. Run it "
                 "again: if it stays, a difference of this size means nothing on this machine"
             )
-        numbers = noise.Diagnostics(**{name: row[name] for name in noise.Diagnostics.__dataclass_fields__})
         samples = (row["prompts"] or 0) * (row["repeat"] or 1)
-        found += [f"{row['dataset']}: {one.note}" for one in noise.warned(numbers, samples, row["threads"])]
+        found += [f"{row['dataset']}: {one.note}" for one in noise.warned(row, samples, row["threads"])]
         found += [f"{row['dataset']}: {fault.note}" for fault in faults(row)]
     return [*found, FLOOR]
 

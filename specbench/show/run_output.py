@@ -19,7 +19,7 @@ from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.cells import Cell
 from specbench.results.documents import About
 from specbench.results.named_runs import json_rows, write_rows
-from specbench.results.noise import LOAD, Diagnostics, Fault, faults, warned
+from specbench.results.noise import LOAD, Fault, faults, warned
 from specbench.results.numbers import per_draw
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
 from specbench.show.details import (
@@ -264,8 +264,7 @@ def machine(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
 
 
 def machine_faults(row: Row) -> Iterator[Fault]:
-    found = Diagnostics(**{name: row[name] for name in Diagnostics.__dataclass_fields__})
-    return warned(found, (row.get("turns") or row["prompts"]) * row["repeat"], row.get("threads"))
+    return warned(row, (row.get("turns") or row["prompts"]) * row["repeat"], row.get("threads"))
 
 
 def worst_of(told: Sequence[tuple[Fault, Row]]) -> list[tuple[Fault, Row]]:

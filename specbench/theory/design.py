@@ -98,11 +98,7 @@ def best_choice(alpha: float, rounds: Sequence[float]) -> Choice:
 
 def front(points: Sequence[tuple[float, float]]) -> list[bool]:
     """Which points (cost, gain) are on the Pareto front: no other one is as cheap and as good, and better in one."""
-
-    def beaten(cost: float, gain: float) -> bool:
-        return any(c <= cost and g >= gain and (c < cost or g > gain) for c, g in points)
-
-    return [not beaten(cost, gain) for cost, gain in points]
+    return [not any(c <= cost and g >= gain and (c < cost or g > gain) for c, g in points) for cost, gain in points]
 
 
 def rising(spreads: Sequence[Spread]) -> Rising:

@@ -39,14 +39,10 @@ class Engine:
                 return before + (after - before) * (rows - low) / (high - low)
         return self.seconds[0][1] if rows < self.seconds[0][0] else self.seconds[-1][1]
 
-    @property
-    def tokens_per_step(self) -> float:
-        """The mean tokens of a row per step."""
-        return math.fsum(number * chance for number, chance in enumerate(self.tokens, start=1))
-
     def capacity(self, length: float) -> float:
         """Requests per second of `length` tokens when all slots are always taken."""
-        return 1 / (self.prefill + length / self.tokens_per_step * self.step(self.slots) / self.slots)
+        tokens = math.fsum(number * chance for number, chance in enumerate(self.tokens, start=1))  # of a row per step
+        return 1 / (self.prefill + length / tokens * self.step(self.slots) / self.slots)
 
 
 @dataclass(frozen=True)

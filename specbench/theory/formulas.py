@@ -146,22 +146,11 @@ def nested_costs(inner: float, k: int, pass_: float, draft: Sequence[float]) -> 
 
     If m tokens are missing a round drafts min(k, m − 1), which costs draft[that many], and one pass of the
     middle model, `pass_`; it emits j tokens with probability α'^(j−1)(1 − α'), else all drafted ones and a
-    bonus. Deeper nests: `draft` is the result for the level below. ValueError if an argument is out of range.
+    bonus. draft[i]: of a draft of i tokens by the level below, which may be a nest, too.
     """
-    check_share("the inner alpha", inner)
-    check_k(k)
-    for cost in (pass_, *draft):
-        check_cost("the cost of a pass or of a draft", cost)
     found = [0.0]
     for missing in range(1, len(draft) + 1):
         most = min(k, missing - 1)
         rest = sum(inner ** (j - 1) * (1 - inner) * found[missing - j] for j in range(1, most + 1))
         found.append(draft[most] + pass_ + rest + inner**most * found[missing - most - 1])
     return tuple(found)
-
-
-def chain_costs(c: float, length: int) -> tuple[float, ...]:
-    """Cost of a draft of 0..length tokens from a model at c per token: the innermost `draft` of `nested_costs`."""
-    check_cost("c", c)
-    check_k(length)
-    return tuple(i * c for i in range(length + 1))

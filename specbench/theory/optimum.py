@@ -11,12 +11,13 @@ from specbench.theory.formulas import (
     check_cost,
     check_drafts,
     check_k,
-    check_round_cost,
     check_share,
     drafting,
     expected_tokens,
     speedup,
 )
+
+NEAR = 0.01  # speedups within this share count as equal
 
 
 def best_k(alpha: float, c: float, k_max: int = K_MAX, at_once: bool = False) -> tuple[int, float]:
@@ -32,50 +33,32 @@ def best_k(alpha: float, c: float, k_max: int = K_MAX, at_once: bool = False) ->
     return best, speedup(alpha, best, c)
 
 
-def near_best(alpha: float, c: float, share: float = 0.01, k_max: int = K_MAX, at_once: bool = False) -> list[int]:
-    """All K in 0..k_max whose speedup is within `share` of the best one, ascending; at once there may be a gap after 0.
+def near_best(alpha: float, c: float, at_once: bool = False) -> list[int]:
+    """All K in 0..K_MAX whose speedup is within 1 % of the best one, ascending; at once there may be a gap after 0.
 
     The optimum is flat, and 1 % is below the error of a measured alpha and c:
     prefer this to the best K alone. ValueError if an argument is out of range.
     """
-    check_share("share", share)
-    floor = (1 - share) * best_k(alpha, c, k_max, at_once)[1]
-    near = [k for k in range(k_max + 1) if speedup(alpha, k, c, at_once) >= floor]
+    floor = (1 - NEAR) * best_k(alpha, c, at_once=at_once)[1]
+    near = [k for k in range(K_MAX + 1) if speedup(alpha, k, c, at_once) >= floor]
     if at_once:
         return near
     return list(range(near[0], near[-1] + 1))  # the speedup has one peak in K; a gap could only be rounding
 
 
-def round_costs(first: float, later: float, verify: Sequence[float], overhead: float) -> tuple[float, ...]:
-    """Cost of a round in target decode steps, by K = 0..len(verify) − 1: first + (K − 1)·later + verify[K] + overhead.
-
-    first, later = the first and every further drafted token of a round; verify[K] = a step with the
-    target's pass over K + 1 tokens; overhead = all other costs of a round beyond a step. K = 0 is plain
-    decoding: one step. ValueError if an argument is out of range, or a round would cost nothing.
-    """
-    check_cost("the cost of a first drafted token", first)
-    check_cost("the cost of a later drafted token", later)
-    found = [1.0]
-    for k, pass_ in enumerate(verify[1:], start=1):
-        check_cost(f"the cost of verifying {k + 1} tokens", pass_)
-        found.append(first + (k - 1) * later + pass_ + overhead)
-        check_round_cost("first + later + verify + overhead", found[-1])
-    return tuple(found)
-
-
 def best_k_of(alpha: float, costs: Sequence[float]) -> tuple[int, float]:
-    """The K with the greatest E(α, K) ÷ costs[K] (see `round_costs`), and that
-    speedup; (0, 1.0) if no K pays. ValueError if alpha is outside [0, 1]."""
+    """The K with the greatest E(α, K) ÷ costs[K], and that speedup; (0, 1.0) if no K pays.
+
+    costs: of a round by K from 0 on, where it is 1. ValueError if alpha is outside [0, 1].
+    """
     speedups = [expected_tokens(alpha, k) / cost for k, cost in enumerate(costs)]
     best = max(range(len(speedups)), key=speedups.__getitem__)
     return best, speedups[best]
 
 
-def near_best_of(alpha: float, costs: Sequence[float], share: float = 0.01) -> list[int]:
-    """All K whose speedup is within `share` of the best one; measured costs may
-    leave gaps between them. ValueError if alpha or share is outside [0, 1]."""
-    check_share("share", share)
-    floor = (1 - share) * best_k_of(alpha, costs)[1]
+def near_best_of(alpha: float, costs: Sequence[float]) -> list[int]:
+    """All K whose speedup is within 1 % of the best one, with gaps if costs have them. ValueError as above."""
+    floor = (1 - NEAR) * best_k_of(alpha, costs)[1]
     return [k for k, cost in enumerate(costs) if expected_tokens(alpha, k) / cost >= floor]
 
 
@@ -103,7 +86,7 @@ def break_even_alpha(k: int, c: float, at_once: bool = False) -> float | None:
 
 
 def break_even_alpha_of(costs: Sequence[float]) -> float | None:
-    """The alpha above which some K pays at these costs of a round; None if no alpha does. costs: see `round_costs`."""
+    """The alpha above which some K pays at these costs of a round; None if no alpha does. costs: as there."""
     payable = [alpha_from_tokens(max(cost, 1.0), k) for k, cost in enumerate(costs) if k and cost <= k + 1]
     return min(payable, default=None)
 

@@ -106,7 +106,7 @@ def best_sizes(
 ) -> tuple[Size, ...]:
     """For every number of nodes m the depth d with the greatest speedup, F ÷ cost of a round, or the most tokens, F.
 
-    The cost is first + (d − 1)·later + verify[m] + overhead as in `optimum.round_costs`. Goes
+    The cost is first + (d − 1)·later + verify[m] + overhead as in `optimum.Costs`. Goes
     up to as many nodes as both `search` and `verify` cover; empty if that is not even one.
     """
     found = []

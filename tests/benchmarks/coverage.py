@@ -144,10 +144,10 @@ def false_alarms(runs: int) -> Table:
 def alarms(draw: Callable[[Any, int], Numbers], prompts: int, rng: np.random.Generator) -> list[bool]:
     """Which of the three warnings the times of one run of two arms give."""
     baseline, method = (np.exp(draw(rng, prompts)).tolist() for _ in range(2))
-    trend = noise.drift(baseline)
+    share, p = noise.drift(baseline)
     marked = sum(a != "" or b != "" for a, b in zip(noise.outliers(baseline), noise.outliers(method), strict=True))
-    found = noise.Diagnostics(marked, trend.share, trend.p, noise.bimodality(baseline), None)
-    said = " ".join(one.note for one in noise.warned(found, prompts, None))
+    found = {"outliers": marked, "drift": share, "drift_p": p, "bimodality": noise.bimodality(baseline)}
+    said = " ".join(one.note for one in noise.warned({**found, "load_average": None}, prompts, None))
     return [words in said for words in ("the machine", "two groups", "are outliers")]
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from specbench.measure.order import chunks, turns_of
 from specbench.measure.runner import measure
-from specbench.results import journal_lines
+from specbench.results import journal
 from specbench.results.folder import RunFolder
 from specbench.results.numbers import break_even, numbers, passes, rows_idle, timing
 from specbench.results.reading import read_run
@@ -149,12 +149,12 @@ def row_of(one: object) -> tuple[object, ...]:
 
 def test_a_line_about_one_prompt_is_as_it_always_was() -> None:
     one = sample("p1")
-    assert set(journal_lines.turn_line({RunSpec(): [one]})) == {*journal_lines.SHARED, "baseline", "arms"}
+    assert set(journal.turn_line({RunSpec(): [one]})) == {*journal.SHARED, "baseline", "arms"}
     together = [replace(sample(name), cluster="batch 0") for name in ("p1", "p2")]
     spec = RunSpec(batch=2)
-    line = json.loads(json.dumps(journal_lines.turn_line({spec: together})))
+    line = json.loads(json.dumps(journal.turn_line({spec: together})))
     assert (line["cluster"], len(line["batch"])) == ("batch 0", 2)
-    assert journal_lines.samples_of(line) == {spec.key: together}
+    assert journal.samples_of(line) == {spec.key: together}
 
 
 # --- the numbers ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from specbench.measure.group import Past
 from specbench.measure.order import blocks_of
 from specbench.measure.runner import measure
 from specbench.metrics import Trace
-from specbench.results import journal_lines
+from specbench.results import journal
 from specbench.results.cells import Cell
 from specbench.spec import RunSpec
 from tests.support.measured import FakeBackend, Witness, job
@@ -108,8 +108,8 @@ def test_blocks_have_eight_prompts_at_most_and_there_are_five_where_possible(pro
 def test_blocks_stand_in_the_journal_with_the_cell_that_has_them() -> None:
     _, witness, _ = measured(*jobs())
     for turn in witness.turns:
-        line = journal_lines.turn_line(turn)
-        assert journal_lines.samples_of(line) == {spec.key: list(samples) for spec, samples in turn.items()}
+        line = journal.turn_line(turn)
+        assert journal.samples_of(line) == {spec.key: list(samples) for spec, samples in turn.items()}
         assert "batch" not in line
 
 

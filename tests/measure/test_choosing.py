@@ -13,7 +13,7 @@ from specbench.measure.course import Choosing, refuse_choices
 from specbench.measure.grid import cells
 from specbench.measure.runner import measure
 from specbench.metrics import Trace
-from specbench.results.journal_lines import samples_of, turn_line
+from specbench.results.journal import samples_of, turn_line
 from specbench.spec import RunSpec, choices, expanded
 from tests.support.measured import FakeBackend, Witness, job
 

@@ -25,17 +25,18 @@ from specbench.models.network.sampling import Sampling
 from specbench.results import nests
 from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
-from specbench.results.journal_lines import samples_of, turn_line
+from specbench.results.journal import samples_of, turn_line
 from specbench.results.nests import BELIEF, BINS, belief_columns, belief_rows, calibration_error, curve, error_if_exact
 from specbench.results.numbers import numbers
 from specbench.results.reading import read_run
 from specbench.spec import SCHEMA_VERSION
-from specbench.theory.formulas import chain_costs, expected_tokens_by_position, nested_costs
+from specbench.theory.formulas import expected_tokens_by_position, nested_costs
 from specbench.theory.waterfall import TERMS
 from tests.support import tiny
 from tests.support.beliefs import ROUNDS, believing, round_of
 from tests.support.measured import STEP, K, cell, one_round, sample
 from tests.support.nested_samples import SPANS, nested_sample, tree_sample
+from tests.theory.oracles import chain_costs
 
 PROMPTS = ([0, 1], [2], [1, 1, 0])
 NEW = 17

@@ -13,7 +13,7 @@ import pytest
 from specbench.metrics import LevelCounts, RoundCounts, Trace
 from specbench.results import journal
 from specbench.results.cells import Cell
-from specbench.results.journal_lines import begin_line, check_trace, end_line, turn_line
+from specbench.results.journal import begin_line, check_trace, end_line, turn_line
 from specbench.results.named_runs import column_names
 from tests.support.frontdoor import Command, Outcome
 from tests.support.measured import baseline_trace, method_trace, one_round

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+from specbench.theory.optimum import Costs
 from specbench.theory.sequoia import ROOT
 
 Shape = tuple["Shape", ...]  # the children of a node, each by its own children
@@ -88,3 +89,13 @@ def shape_of(parents: Sequence[int]) -> Shape:
         return tuple(children(child) for child, parent in enumerate(parents) if parent == node)
 
     return children(ROOT)
+
+
+def round_costs(first: float, later: float, verify: Sequence[float], overhead: float) -> tuple[float, ...]:
+    """Cost of a round in target decode steps, by K = 0..len(verify) − 1; K = 0 is plain decoding."""
+    return (1.0, *Costs(first, later, tuple(verify), overhead).rounds(len(verify) - 1))
+
+
+def chain_costs(c: float, length: int) -> tuple[float, ...]:
+    """Cost of a draft of 0..length tokens from a model at c per token: the innermost `draft` of `nested_costs`."""
+    return tuple(i * c for i in range(length + 1))

@@ -33,6 +33,7 @@ from tests.support.watched import Watched
 from tests.theory.oracles import (
     best_from_the_leaves,
     rejection_chances,
+    round_costs,
     shape_of,
     shapes,
     traversal_tokens,
@@ -112,11 +113,9 @@ def test_with_one_child_it_is_the_theory_of_chains_and_costs_decide_between_deep
     verify = [1 + 0.04 * n for n in range(17)]
     sizes = best_sizes(Search.over((0.8,), 16, 16), 0.3, 0.1, verify, 0.02)
     assert [size.tokens for size in sizes] == pytest.approx([formulas.expected_tokens(0.8, k) for k in range(1, 17)])
-    assert [size.cost for size in sizes] == pytest.approx(optimum.round_costs(0.3, 0.1, verify, 0.02)[1:])
+    assert [size.cost for size in sizes] == pytest.approx(round_costs(0.3, 0.1, verify, 0.02)[1:])
     best = max(sizes, key=lambda size: size.speedup)
-    assert (best.nodes, pytest.approx(best.speedup)) == optimum.best_k_of(
-        0.8, optimum.round_costs(0.3, 0.1, verify, 0.02)
-    )
+    assert (best.nodes, pytest.approx(best.speedup)) == optimum.best_k_of(0.8, round_costs(0.3, 0.1, verify, 0.02))
     search, free = Search.over((0.5, 0.2, 0.1), 20, 6), [1.0] * 21
     (dear,) = best_sizes(search, 0.1, 0.5, free, 0)[-1:]
     (cheap,) = best_sizes(search, 0.1, 0.0, free, 0)[-1:]

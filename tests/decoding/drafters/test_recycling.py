@@ -212,6 +212,6 @@ def test_a_wrong_table_is_found_out(mutant: Patch) -> None:
 
 @pytest.mark.mutant(test=test_the_table_is_that_of_one_prompt_unless_it_is_carried)
 def test_a_table_that_is_never_reset_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recycling, "kept", lambda old, new: new if old is None else old)
+    monkeypatch.setattr(recycling, "kept", lambda old, new: old if len(old) else new)
     with pytest.raises(AssertionError):
         test_the_table_is_that_of_one_prompt_unless_it_is_carried()

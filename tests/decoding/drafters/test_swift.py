@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from specbench.decoding import decode as decoding
-from specbench.decoding.decode import begin, decode, decode_stream
+from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.swift import Search, Swift
 from specbench.decoding.drafters.tree import Expand, Top
@@ -31,6 +31,7 @@ from specbench.models.network.skipping import Skipped, Sublayer, layers_of, with
 from tests.laws.mutants import Patch, catches_patch, mutants
 from tests.support.laws import EXACT
 from tests.support.stateful_laws import history_error
+from tests.support.streams import decode_stream
 from tests.support.tiny import CPU, TOLERANCE, context_of, network, plain_rows, worst
 from tests.support.toys import KINDS, Toy, random_pair
 
@@ -222,7 +223,7 @@ def test_a_score_is_the_share_of_the_last_tokens_at_which_both_agree() -> None:
 def test_it_drafts_with_the_best_set_whatever_was_tried() -> None:
     made = method(SAMPLED)
     for _ in decoding.steps(made, begin(PROMPTS, NEW, made.drafter.room, (), CPU), NEW, seeded(range(3), CPU)):
-        left: Any = swift_of(made)._ready()[1]
+        left: Any = swift_of(made)._own[1]
         assert {number for number, one in enumerate(left.sublayers) if one.out} == searched(made).best
     assert len({units for units, _ in searched(made).scores}) > 2
 
@@ -235,7 +236,7 @@ def test_the_time_of_the_search_is_in_the_measured_time() -> None:
     in what a round takes after its draft is judged."""
     made, passes = method(SAMPLED), [0]
     judge: Any = made.model
-    left: Any = swift_of(made)._ready()[1]
+    left: Any = swift_of(made)._own[1]
     for model in (judge, left.model):
 
         def counted(*args: Any, forward: Any = model._forward, **kwargs: Any) -> Tensor:

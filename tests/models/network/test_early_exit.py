@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specbench.backends.native import open_pair
-from specbench.decoding.decode import decode, decode_stream
+from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.tree import Expand, Top
 from specbench.decoding.loop import Speculate
@@ -29,6 +29,7 @@ from tests.support.cases import quick_or_slow
 from tests.support.families import ARCHITECTURES, UNLIKE
 from tests.support.frontdoor import Command
 from tests.support.random_histories import HISTORIES, RAGGED, Chance, accept_and_append
+from tests.support.streams import decode_stream
 from tests.support.tiers import as_it_is, compiled, seen, whole
 from tests.support.tiny import (
     CPU,
