@@ -208,12 +208,6 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
             row, to, of = (part.to(store.device) for part in (rows, target, source))
             store[row, :, to] = store[row, :, of]
 
-    def select(self, rows: Tensor) -> None:
-        """Keep only the given rows [B'] of the layer; rows may repeat."""
-        if self.keys is not None and self.values is not None:  # otherwise nothing was fed yet: prompts of one token
-            rows = rows.to(self.keys.device)
-            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
-
     def put(self, row: int, other: "RowStaticLayer") -> None:
         """Replace `row` by the only row of `other`, in place; no change if `other` was never written to."""
         for store, source in ((self.keys, other.keys), (self.values, other.values)):
@@ -250,10 +244,6 @@ class RowStaticCache(Cache):
         """Write the result of `copy` back to its slots."""
         for layer, kept in zip(self.rows, states, strict=True):
             layer.put_back(numbers(slots), slots, kept)
-
-    def select(self, rows: Tensor) -> None:
-        for layer in self.rows:
-            layer.select(rows)
 
     @property
     def empty(self) -> bool:
