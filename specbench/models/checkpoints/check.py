@@ -61,18 +61,18 @@ def check_pair(
 ) -> PairReport:
     """The report on a valid pair; an invalid one is refused with the differences. `name` is the draft's role."""
     target, draft = _tokens(target_tokenizer), _tokens(draft_tokenizer)
-    widths = _text(target_config).vocab_size, _text(draft_config).vocab_size
+    target_width, draft_width = (c.get_text_config(decoder=True).vocab_size for c in (target_config, draft_config))
     _refuse_other_tokens(target, draft, name)
     warnings = [
         *_unknown(target, draft, "target", name),
         *_unknown(draft, target, name, "target"),
         *_other_habits(target_tokenizer, draft_tokenizer, name),
-        *_other_widths(target, *widths, name),
+        *_other_widths(target, target_width, draft_width, name),
     ]
     contexts = context_length(target_config), context_length(draft_config)
     if contexts[1] < contexts[0]:
         warnings.append(f"the {name} reads {contexts[1]} tokens only: the run is limited to its context")
-    return PairReport(max(target) + 1, *widths, min(contexts), tuple(warnings))
+    return PairReport(max(target) + 1, target_width, draft_width, min(contexts), tuple(warnings))
 
 
 def _tokens(tokenizer: "PreTrainedTokenizerBase") -> dict[int, str]:
@@ -80,12 +80,8 @@ def _tokens(tokenizer: "PreTrainedTokenizerBase") -> dict[int, str]:
     return {number: token for token, number in sorted(tokenizer.get_vocab().items())}
 
 
-def _text(config: "PreTrainedConfig") -> "PreTrainedConfig":
-    return config.get_text_config(decoder=True)
-
-
 def context_length(config: "PreTrainedConfig") -> int:
-    limit = getattr(_text(config), "max_position_embeddings", None)
+    limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else NO_LIMIT
 
 
@@ -195,7 +191,8 @@ def obstacle(folder: Path) -> str | None:
     if not isinstance(config, dict):
         return f"unusable {file}: a JSON {type(config).__name__}, not an object"
     reason = next(objections(config), None) or too_few_weights(folder, config)
-    if not reason and (other := next(objections({**config, "eos_token_id": ends_in(folder)}), None)):
+    ends = json_object(folder / GENERATION).get("eos_token_id")  # they override those of config.json
+    if not reason and (other := next(objections({**config, "eos_token_id": ends}), None)):
         return f"unusable {folder / GENERATION}: {other}"
     return reason and f"unusable {file}: {reason}"
 
@@ -232,12 +229,13 @@ def _growth(step: Any) -> int:
     return _growth(list(step.values()))
 
 
-def ends_in(folder: Path) -> Any:
-    """The end ids of the generation config, which override those of config.json; None if missing."""
+def json_object(file: Path, most: int = LARGEST) -> dict[str, Any]:
+    """The JSON object in a file; empty if it is missing or invalid, which its reader reports."""
     try:
-        return json.loads(read_whole(folder / GENERATION, LARGEST))["eos_token_id"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # transformers reports any other fault
-        return None
+        found = json.loads(read_whole(file, most))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def objections(config: dict[str, Any]) -> Iterator[str]:
@@ -314,13 +312,9 @@ def attempt(failed: str, load: Callable[[], Any]) -> Any:
     except Exception as error:  # a pickle with code, a damaged archive, an adapter of another base
         if out_of_memory(error):
             raise  # not the checkpoint's fault: the caller knows the other contents of memory
-        raise UnusableModelError(f"{failed}: {explained(error)}") from error
-
-
-def explained(error: Exception) -> str:
-    """The message of a loading error, from its own words if they are useful."""
-    if isinstance(error, UnpicklingError):  # torch's message advises running the code
-        return "damaged, or a pickle with code, which is never run: copy it again, or convert to safetensors"
-    if isinstance(error, KeyError):
-        return f"config.json has {error}, which transformers does not know"
-    return first_line(error)
+        reason = first_line(error)
+        if isinstance(error, UnpicklingError):  # torch's message advises running the code
+            reason = "damaged, or a pickle with code, which is never run: copy it again, or convert to safetensors"
+        elif isinstance(error, KeyError):
+            reason = f"config.json has {error}, which transformers does not know"
+        raise UnusableModelError(f"{failed}: {reason}") from error

@@ -6,7 +6,6 @@ and only from a source that cannot change between check and use: a repository at
 """
 
 import inspect
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoModelForCausalLM,
+    AutoTokenizer,
     DynamicCache,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
@@ -25,7 +25,6 @@ from transformers import (
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from specbench.errors import UnusableModelError, UsageError
-from specbench.files import read_whole
 from specbench.models.checkpoints import check, gguf, names, quantise, reduced, weights
 from specbench.models.checkpoints.check import LARGEST_TOKENIZER
 from specbench.models.checkpoints.names import GGUF, GROWN, Checkpoint
@@ -78,7 +77,7 @@ def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     try:
         with gguf.read_once(checkpoint):
             config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(folder, **common(checkpoint))
-        named = auto_map(folder / "config.json")
+        named = check.json_object(folder / "config.json").get("auto_map")
         name = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
         if checkpoint.may_run and name:
             network: Any = get_class_from_dynamic_module(name, str(folder), local_files_only=True)
@@ -103,8 +102,8 @@ def description(checkpoint: Checkpoint) -> Path:
 
 def common(checkpoint: Checkpoint) -> dict[str, Any]:
     """The common arguments of all transformers loaders."""
-    trust = {"local_files_only": True, "trust_remote_code": checkpoint.may_run}
-    return {**trust, **gguf.arguments(checkpoint)}
+    found = {"local_files_only": True, "trust_remote_code": checkpoint.may_run}
+    return {**found, "gguf_file": checkpoint.file} if checkpoint.file else found
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
@@ -121,7 +120,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         raise UnusableModelError(f"{checkpoint.name}: {beyond}")
     try:
         with gguf.read_once(checkpoint):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **common(checkpoint))
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **common(checkpoint))
         tokenizer("a")  # some faults of a description appear only with the first text
         chats = getattr(tokenizer, "chat_template", None) or ""
         for template in chats.values() if isinstance(chats, dict) else [chats]:
@@ -132,8 +131,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         hint = "" if whole else " (without a tokenizer.json it needs sentencepiece)"
         reason = f"unusable tokenizer in {folder}: {first_line(error)}{hint}"
         raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
-    found: PreTrainedTokenizerBase = tokenizer
-    return found
+    return tokenizer
 
 
 def _silence() -> None:
@@ -155,7 +153,12 @@ def obstacle(config: PreTrainedConfig) -> str | None:
     """Why a checkpoint with this configuration is not supported; None if it is."""
     if (reason := _not_causal(config)) or recurrent(config):
         return reason
-    return _not_by_position(config) or _not_our_inputs(config)
+    if reason := _not_by_position(config):
+        return reason
+    missing = {"past_key_values", "position_ids"} - set(inspect.signature(network_class(config).forward).parameters)
+    if missing:
+        return f"{config.model_type} takes no {' and no '.join(sorted(missing))}, which token trees and rollback need"
+    return None
 
 
 def recurrent(config: PreTrainedConfig) -> bool:
@@ -175,14 +178,6 @@ def _not_causal(config: PreTrainedConfig) -> str | None:
         return f"{config.model_type} is an encoder (is_decoder is false), not a causal language model"
     if other := [name for name in getattr(config, "architectures", None) or () if OTHER_HEAD.search(name)]:
         return f"it was saved as {other[0]}, which is not a causal language model"
-    return None
-
-
-def _not_our_inputs(config: PreTrainedConfig) -> str | None:
-    network = network_class(config)
-    missing = {"past_key_values", "position_ids"} - set(inspect.signature(network.forward).parameters)
-    if missing:
-        return f"{config.model_type} takes no {' and no '.join(sorted(missing))}, which token trees and rollback need"
     return None
 
 
@@ -318,7 +313,7 @@ def refuse_unpinned(checkpoint: Checkpoint, folder: Path) -> None:
 def code_of(folder: Path) -> Iterator[str]:
     """The classes named in a checkpoint's descriptions, and its own generate(): the code that transformers runs."""
     for file in sorted(folder.glob(DESCRIBED)):
-        yield from names_in(auto_map(file))
+        yield from names_in(check.json_object(file, LARGEST_TOKENIZER).get("auto_map"))
     if (folder / GENERATE).exists():
         yield str(GENERATE)
 
@@ -330,11 +325,3 @@ def names_in(found: Any) -> Iterator[str]:
     elif isinstance(found, dict | list):
         for one in found.values() if isinstance(found, dict) else found:
             yield from names_in(one)
-
-
-def auto_map(file: Path) -> Any:
-    """The auto_map of a description, with the classes in the checkpoint."""
-    try:
-        return json.loads(read_whole(file, LARGEST_TOKENIZER)).get("auto_map")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None  # the reader of the description reports the error

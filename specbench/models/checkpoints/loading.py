@@ -4,7 +4,6 @@ Refuses weights that would give wrong numbers: missing, damaged, or of other sha
 transformers would fill those with random numbers.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,9 +17,8 @@ from transformers.distributed.configuration_utils import DistributedConfig
 
 from specbench import hub
 from specbench.errors import Missing, UnusableModelError, UsageError
-from specbench.files import read_whole
 from specbench.models.checkpoints import divided, gguf, names, quantise, reduced, weights
-from specbench.models.checkpoints.check import LARGEST, attempt
+from specbench.models.checkpoints.check import attempt, json_object
 from specbench.models.checkpoints.description import common, experts, load_config, network_class, resolve_dtype
 from specbench.models.checkpoints.divided import AS_STORED, OPTION, How, limits, obstacle
 from specbench.models.checkpoints.names import Checkpoint, download_command, fetch, install, repository, require
@@ -146,7 +144,8 @@ def _merged(adapter: weights.Adapter, config: Any, wanted: _Wanted) -> Loaded:
     base = _plain(adapter.base, config, wanted)
     model = attempt(f"{name}: cannot merge this adapter", lambda: weights.merge(adapter, base.model, wanted.device))
     commit = names.commit(names.fetch(adapter.checkpoint))
-    done = f"{base.weights}, {weights.merged_label(adapter, base.commit)}"
+    source = f"{adapter.base.place}@{base.commit}" if base.commit else adapter.base.place
+    done = f"{base.weights}, LoRA adapter merged into {source}"
     return replace(base, model=model.eval().requires_grad_(False), commit=commit, weights=done)
 
 
@@ -320,13 +319,10 @@ def needed_extra(checkpoint: Checkpoint, folder: Path) -> tuple[str, str]:
         return "gguf", "a GGUF file"
     if (folder / weights.ADAPTER).is_file():
         return "peft", "an adapter"
-    try:
-        found = json.loads(read_whole(folder / "config.json", LARGEST)).get("quantization_config") or {}
-        method = str(found.get("quant_method"))
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return "", ""  # the reader of the configuration reports the error
-    need = quantise.NEEDS.get(method)
-    return (need.extra, f"its weights are quantised by {method}, which") if need else ("", "")
+    found = json_object(folder / "config.json").get("quantization_config")
+    method = str(found.get("quant_method")) if isinstance(found, dict) else ""
+    extra = quantise.NEEDS.get(method, "")
+    return (extra, f"its weights are quantised by {method}, which") if extra else ("", "")
 
 
 def described(role: str, checkpoint: Checkpoint, message: str, cause: BaseException | None) -> Missing:

@@ -193,12 +193,6 @@ def merge(adapter: Adapter, model: Any, device: torch.device) -> Any:
     return added.merge_and_unload(safe_merge=True)
 
 
-def merged_label(adapter: Adapter, base_commit: str | None) -> str:
-    """The description of the weights in results."""
-    commit = f"@{base_commit}" if base_commit else ""
-    return f"LoRA adapter merged into {adapter.base.place}{commit}"
-
-
 @dataclass
 class Counted:
     """Bytes read so far, by several threads."""
