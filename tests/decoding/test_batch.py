@@ -21,7 +21,7 @@ from specbench.decoding.timing import WallClock
 from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.metrics import Trace, acceptance
-from specbench.models.network.caches import RowStaticLayer
+from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from tests.laws.mutants import Mutant, catches, mutants
@@ -150,10 +150,10 @@ def test_selected_rows_have_the_keys_and_values_that_they_had() -> None:
 SELECTED = test_selected_rows_have_the_keys_and_values_that_they_had
 MUTANTS: dict[str, Mutant] = {
     "values keep old rows": (
-        *(RowStaticLayer.select, "self.values.index_select(0, rows)", "self.values"),
+        *(RowStaticCache.select, "layer.values.index_select(0, here)", "layer.values"),
         SELECTED,
     ),
-    "keys keep old rows": (RowStaticLayer.select, "self.keys.index_select(0, rows)", "self.keys", SELECTED),
+    "keys keep old rows": (RowStaticCache.select, "layer.keys.index_select(0, here)", "layer.keys", SELECTED),
     "only the cache of the target is selected": (
         *(Speculate.select, "self.drafter.select(rows)", "pass"),
         SELECTED,

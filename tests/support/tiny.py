@@ -20,6 +20,7 @@ from transformers.models.gemma2 import modeling_gemma2
 from specbench.decoding import decode, rounds
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Cacheless
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context
@@ -163,7 +164,9 @@ class Branches:
 
 
 def models_of(method: Speculate) -> list[Any]:
-    return [method.model, *([method.drafter.model] if isinstance(method.drafter, ModelDrafter) else [])]
+    """Those with a cache of their own."""
+    found = [method.model, *([method.drafter.model] if isinstance(method.drafter, ModelDrafter) else [])]
+    return [getattr(one, "model", one) for one in found if not isinstance(one, Cacheless)]
 
 
 @dataclass

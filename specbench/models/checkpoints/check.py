@@ -240,7 +240,7 @@ def json_object(file: Path, most: int = LARGEST) -> dict[str, Any]:
 
 def objections(config: dict[str, Any]) -> Iterator[str]:
     """The invalid numbers of a configuration and of its parts, in words."""
-    vocabulary = max((n for key, n in named(config) if key == "vocab_size" and is_count(n)), default=None)
+    vocabulary = max((n for key, n in named(config) if key == "vocab_size" and type(n) is int), default=None)
     for key, value in named(config):
         if key in LAYERS and (wrong := beyond(value, 1, MOST_LAYERS)):
             yield f"{key} is {clean(wrong[0], 40)}, where whole numbers up to {MOST_LAYERS:,} are possible"
@@ -282,7 +282,7 @@ def least_weights(config: dict[str, Any]) -> int:
 def _count(part: dict[str, Any], name: str) -> int:
     """A number of a configuration, or the largest of a list with one per layer; 0 if missing."""
     found: Any = part.get(name)
-    return max((int(one) for one in (found if isinstance(found, list) else [found]) if is_count(one)), default=0)
+    return max((int(one) for one in (found if isinstance(found, list) else [found]) if type(one) is int), default=0)
 
 
 def named(config: dict[str, Any], depth: int = 3) -> Iterator[tuple[str, Any]]:
@@ -296,11 +296,7 @@ def named(config: dict[str, Any], depth: int = 3) -> Iterator[tuple[str, Any]]:
 def beyond(value: Any, least: int, most: int) -> list[Any]:
     """The values of a number or a per-layer list that are not whole numbers within bounds; None is ignored."""
     found = value if isinstance(value, list) else [] if value is None else [value]
-    return [one for one in found if not (is_count(one) and least <= one <= most)]
-
-
-def is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return [one for one in found if not (type(one) is int and least <= one <= most)]
 
 
 def attempt(failed: str, load: Callable[[], Any]) -> Any:

@@ -21,7 +21,7 @@ from specbench.models.checkpoints import divided, gguf, names, quantise, reduced
 from specbench.models.checkpoints.check import attempt, json_object
 from specbench.models.checkpoints.description import common, experts, load_config, network_class, resolve_dtype
 from specbench.models.checkpoints.divided import AS_STORED, OPTION, How, limits, obstacle
-from specbench.models.checkpoints.names import Checkpoint, download_command, fetch, install, repository, require
+from specbench.models.checkpoints.names import Checkpoint, fetch, install, repository, require
 from specbench.models.checkpoints.weights import Watch, no_floats, stored, unwatched
 from specbench.models.scale import growth
 from specbench.wording import some
@@ -290,7 +290,7 @@ def unavailable(role: str, checkpoint: Checkpoint) -> Missing | None:
         return None
     absent = (
         f"{repository(checkpoint).subject}: its weights are not in the cache, and the hub does not answer: run "
-        f"`{download_command(checkpoint)}` where there is a network"
+        f"`{repository(checkpoint).command()}` where there is a network"
     )
     return described(role, checkpoint, absent, None)
 
@@ -327,8 +327,9 @@ def needed_extra(checkpoint: Checkpoint, folder: Path) -> tuple[str, str]:
 
 def described(role: str, checkpoint: Checkpoint, message: str, cause: BaseException | None) -> Missing:
     """An unavailable checkpoint, with its size if the hub reports it. cause: the hub's answer, if any."""
-    refusal = message.removeprefix(f"{repository(checkpoint).subject} ") if hub.refused(cause) else ""
-    return Missing(role, checkpoint.name, message, download_command(checkpoint), refusal, download_size(checkpoint))
+    source = repository(checkpoint)
+    refusal = message.removeprefix(f"{source.subject} ") if hub.refused(cause) else ""
+    return Missing(role, checkpoint.name, message, source.command(), refusal, download_size(checkpoint))
 
 
 def download_size(checkpoint: Checkpoint) -> int | None:

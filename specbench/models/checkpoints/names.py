@@ -289,7 +289,3 @@ def repository(checkpoint: Checkpoint) -> Repository:
 def commit(folder: Path) -> str | None:
     """The commit of a snapshot in the hub's cache; None for any other folder."""
     return folder.name if folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name) else None
-
-
-def download_command(checkpoint: Checkpoint) -> str:
-    return repository(checkpoint).command()

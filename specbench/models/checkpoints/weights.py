@@ -128,7 +128,7 @@ def _inside(folder: Path, found: Path) -> bool:
 def _again(checkpoint: Checkpoint) -> str:
     if Path(checkpoint.source).is_dir():
         return "; copy it again from where it came"
-    return f"; delete it and run `{names.download_command(checkpoint)}`"
+    return f"; delete it and run `{names.repository(checkpoint).command()}`"
 
 
 class _Description(BaseModel):

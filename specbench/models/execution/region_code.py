@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -227,20 +227,13 @@ def read(file: Path) -> Code | None:
         with open_ours(file) as opened:
             found = json.load(opened)
         constants = {name: Layout(tuple(one.pop("weights")), **one) for name, one in found["constants"].items()}
-        code = Code(found["source"], constants, found["numbers"])
+        return Code(found["source"], constants, found["numbers"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return code
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------
 # A function run region by region: its first call records and compiles it, all others have laps between regions.
-
-
-class Codes(Protocol):
-    """The source of a region's code."""
-
-    def code(self, region: Region) -> Code: ...
 
 
 @dataclass(frozen=True)
@@ -257,7 +250,7 @@ class Step:
 class Regions:
     """The shared data of one tier's programs: code, and laid-out weights, as long as any program needs them."""
 
-    codes: Codes
+    codes: Store
     _constants: WeakValueDictionary[Any, Tensor] = field(default_factory=WeakValueDictionary, init=False, repr=False)
     _loaded: dict[str, Call] = field(default_factory=dict, init=False, repr=False)  # code without weights, by key
 

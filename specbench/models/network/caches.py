@@ -2,8 +2,9 @@
 write at a smaller position: a slot is read only by queries at or after it, which come when it is overwritten."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -40,11 +41,6 @@ class Buffer:
 
     storage: torch.UntypedStorage
 
-    def grow(self, size: int) -> None:
-        """Move to a larger allocation; the contents are lost. The old one is freed first."""
-        self.storage.resize_(0)
-        self.storage.resize_(size)
-
 
 @dataclass
 class Pool:
@@ -60,7 +56,7 @@ class Pool:
     def share(self, length: int = 0, most: int = 0) -> "Shared":
         """The memory of the first cache of another method, of `length` slots; later methods
         have up to `most`, which a fixed pool allocates at once."""
-        return Shared(self, Numbers(), length, most if self.fixed else 0)
+        return Shared(self, count(), length, most if self.fixed else 0)
 
     def buffer(self, place: Place, size: int) -> Buffer:
         """The memory of a place, of at least `size` bytes."""
@@ -69,32 +65,17 @@ class Pool:
             fresh = torch.empty(size, dtype=torch.uint8, device=place[0])
             found = self._buffers[place] = Buffer(fresh.untyped_storage())
         elif found.storage.nbytes() < size:
-            found.grow(size)
+            found.storage.resize_(0)  # the contents are lost, and freed before the larger allocation
+            found.storage.resize_(size)
         return found
-
-    @property
-    def size(self) -> int:
-        """Bytes, without those that outgrown caches keep."""
-        return sum(buffer.storage.nbytes() for buffer in self._buffers.values())
-
-
-@dataclass
-class Numbers:
-    """Numbers the caches of one method in the order in which they are first filled."""
-
-    given: int = 0
-
-    def next(self) -> int:
-        self.given += 1
-        return self.given - 1
 
 
 @dataclass(eq=False)
 class Shared:
-    """Memory in a pool for one cache of a method."""
+    """Memory in a pool for one cache of a method, whose caches are numbered as they are first filled."""
 
     pool: Pool
-    numbers: Numbers
+    numbers: Iterator[int]
     length: int
     most: int
     _number: int | None = field(default=None, init=False)
@@ -102,7 +83,7 @@ class Shared:
 
     def zeros(self, layer: int, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
         if self._number is None:
-            self._number = self.numbers.next()
+            self._number = next(self.numbers)
         place, size = (like.device, self._number, layer, name), math.prod(shape) * like.dtype.itemsize
         if shape[2] == self.length < self.most:  # otherwise it is not the cache of a whole sequence
             size = size // self.length * self.most
@@ -169,11 +150,15 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None
-        assert self.values is not None
-        self._write(self.keys, key_states)
-        self._write(self.values, value_states)
-        return self.keys[:, :, : self.slots.reach], self.values[:, :, : self.slots.reach]
+        keys, values = self.stores
+        self._write(keys, key_states)
+        self._write(values, value_states)
+        return keys[:, :, : self.slots.reach], values[:, :, : self.slots.reach]
+
+    @property
+    def stores(self) -> list[Tensor]:
+        """Keys and values; empty if nothing was ever written: prompts of one token."""
+        return [store for store in (self.keys, self.values) if store is not None]
 
     def _write(self, store: Tensor, states: Tensor) -> None:
         slots = self.slots.on(store.device)
@@ -188,43 +173,8 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
         assert self.keys is not None, "states are written before they are read"
         return self.keys[rows, 0][numbers(slots), slots]
 
-    def copy(self, rows: Tensor, slots: Tensor) -> list[Tensor]:
-        """Keys and values [B, m, heads, D] at slots [B, m]; rows: `numbers` of these."""
-        return [store[rows, :, slots] for store in (self.keys, self.values) if store is not None]
-
-    def put_back(self, rows: Tensor, slots: Tensor, states: Sequence[Tensor]) -> None:
-        """Write the result of `copy` back to its slots."""
-        for store, kept in zip((self.keys, self.values), states, strict=True):
-            assert store is not None, "what was copied was there"
-            store[rows, :, slots] = kept
-
     def get_seq_length(self) -> int:
         return 0  # positions and masks must not be derived from the cache: both are given to every pass
-
-    def move(self, rows: Tensor, source: Tensor, target: Tensor) -> None:
-        """Copy slots source [B, m] to slots target [B, m], all reads before all writes; rows: `numbers` of both."""
-        for store in (self.keys, self.values):
-            assert store is not None, "nothing was ever written to this cache"
-            row, to, of = (part.to(store.device) for part in (rows, target, source))
-            store[row, :, to] = store[row, :, of]
-
-    def select(self, rows: Tensor) -> None:
-        """Keep only the given rows [B'] of the layer; rows may repeat."""
-        if self.keys is not None and self.values is not None:  # otherwise nothing was fed yet: prompts of one token
-            rows = rows.to(self.keys.device)
-            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
-
-    def put(self, row: int, other: "RowStaticLayer") -> None:
-        """Replace `row` by the only row of `other`, in place; no change if `other` was never written to."""
-        for store, source in ((self.keys, other.keys), (self.values, other.values)):
-            if store is not None:
-                store[row] = source[0] if source is not None else 0
-
-    def clear(self) -> None:
-        """Clear the layer in place: stale slots are masked, but NaN would pass the mask."""
-        if self.keys is not None and self.values is not None:
-            self.keys.zero_()
-            self.values.zero_()
 
 
 class RowStaticCache(Cache):
@@ -239,21 +189,30 @@ class RowStaticCache(Cache):
     def move(self, source: Tensor, target: Tensor) -> None:
         """Copy slots source [B, m] to slots target [B, m] in all layers, all reads before all writes."""
         rows = numbers(source)
-        for layer in self.rows:
-            layer.move(rows, source, target)
+        for store in self.stores:
+            row, to, of = (part.to(store.device) for part in (rows, target, source))
+            store[row, :, to] = store[row, :, of]
 
-    def copy(self, slots: Tensor) -> list[list[Tensor]]:
-        """The contents of slots [B, m] layer by layer; a row may name one several times."""
-        return [layer.copy(numbers(slots), slots) for layer in self.rows]
+    @property
+    def stores(self) -> list[Tensor]:
+        """Keys and values of all layers."""
+        return [store for layer in self.rows for store in layer.stores]
 
-    def put_back(self, slots: Tensor, states: Sequence[Sequence[Tensor]]) -> None:
+    def copy(self, slots: Tensor) -> list[Tensor]:
+        """The contents [B, m, heads, D] of slots [B, m]; a row may name one several times."""
+        return [store[numbers(slots), :, slots] for store in self.stores]
+
+    def put_back(self, slots: Tensor, states: Sequence[Tensor]) -> None:
         """Write the result of `copy` back to its slots."""
-        for layer, kept in zip(self.rows, states, strict=True):
-            layer.put_back(numbers(slots), slots, kept)
+        for store, kept in zip(self.stores, states, strict=True):
+            store[numbers(slots), :, slots] = kept
 
     def select(self, rows: Tensor) -> None:
+        """Keep only the given rows [B'] of all layers; rows may repeat."""
         for layer in self.rows:
-            layer.select(rows)
+            if layer.keys is not None and layer.values is not None:
+                here = rows.to(layer.keys.device)
+                layer.keys, layer.values = layer.keys.index_select(0, here), layer.values.index_select(0, here)
 
     @property
     def empty(self) -> bool:
@@ -261,12 +220,16 @@ class RowStaticCache(Cache):
         return any(layer.keys is None for layer in self.rows)
 
     def put(self, row: int, other: "RowStaticCache") -> None:
-        for layer, source in zip(self.rows, other.rows, strict=True):
-            layer.put(row, source)
+        """Replace `row` by the only row of `other`, in place; by zeros where `other` was never written to."""
+        for layer, one in zip(self.rows, other.rows, strict=True):
+            for store, source in ((layer.keys, one.keys), (layer.values, one.values)):
+                if store is not None:
+                    store[row] = source[0] if source is not None else 0
 
     def clear(self) -> None:
-        for layer in self.rows:
-            layer.clear()
+        """Clear all layers in place: stale slots are masked, but NaN would pass the mask."""
+        for store in self.stores:
+            store.zero_()
 
 
 def numbers(index: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ class Layout:
         return Layout(self.retrieved, *(part.index_select(0, rows) for part in parts))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Composer:
     """Composes the passes of one network. windows: those of its attention, by type of layer (None: no window).
 
