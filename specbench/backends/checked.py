@@ -154,12 +154,12 @@ def with_drafter(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> Chec
     loading.refuse_unable(role.checkpoint, role.config, role.dtype, device or pair.device, role.how)
     if not check.alike(target.tokenizer, role.tokenizer):
         return with_foreign(pair, name, role, spec)
-    report = check.check_pair(target.tokenizer, role.tokenizer, target.config, role.config, name)
+    context, warnings = check.check_pair(target.tokenizer, role.tokenizer, target.config, role.config, name)
     return replace(
         pair,
         roles={**pair.roles, name: role},
-        context=min(pair.context, report.context),
-        warnings=(*pair.warnings, *report.warnings),
+        context=min(pair.context, context),
+        warnings=(*pair.warnings, *warnings),
     )
 
 

@@ -9,7 +9,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from pickle import UnpicklingError
@@ -37,42 +36,27 @@ PROBES = (
 NO_LIMIT = sys.maxsize
 
 
-@dataclass(frozen=True)
-class PairReport:
-    """The properties of a pair that a run needs.
-
-    `vocabulary` is that of the target's tokenizer, which encodes prompts and decodes output; higher
-    ids are padding. `context` is the maximum for both models, NO_LIMIT if neither declares one.
-    """
-
-    vocabulary: int
-    target_width: int
-    draft_width: int
-    context: int
-    warnings: tuple[str, ...]
-
-
 def check_pair(
     target_tokenizer: "PreTrainedTokenizerBase",
     draft_tokenizer: "PreTrainedTokenizerBase",
     target_config: "PreTrainedConfig",
     draft_config: "PreTrainedConfig",
     name: str = "draft",
-) -> PairReport:
-    """The report on a valid pair; an invalid one is refused with the differences. `name` is the draft's role."""
+) -> tuple[int, list[str]]:
+    """(the context of both models, NO_LIMIT if neither declares one; warnings). UnusableModelError, with the
+    differences, for models that do not fit. `name` is the draft's role."""
     target, draft = _tokens(target_tokenizer), _tokens(draft_tokenizer)
-    target_width, draft_width = (c.get_text_config(decoder=True).vocab_size for c in (target_config, draft_config))
     _refuse_other_tokens(target, draft, name)
     warnings = [
         *_unknown(target, draft, "target", name),
         *_unknown(draft, target, name, "target"),
         *_other_habits(target_tokenizer, draft_tokenizer, name),
-        *_other_widths(target, target_width, draft_width, name),
+        *_other_widths(target, target_config, draft_config, name),
     ]
     contexts = context_length(target_config), context_length(draft_config)
     if contexts[1] < contexts[0]:
         warnings.append(f"the {name} reads {contexts[1]} tokens only: the run is limited to its context")
-    return PairReport(max(target) + 1, target_width, draft_width, min(contexts), tuple(warnings))
+    return min(contexts), warnings
 
 
 def _tokens(tokenizer: "PreTrainedTokenizerBase") -> dict[int, str]:
@@ -138,7 +122,10 @@ def _encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
         raise UnusableModelError(f"a tokenizer fails on the text {text!r}: {first_line(error)}") from error
 
 
-def _other_widths(tokens: dict[int, str], target_width: int, draft_width: int, draft: str) -> list[str]:
+def _other_widths(
+    tokens: dict[int, str], target_config: "PreTrainedConfig", draft_config: "PreTrainedConfig", draft: str
+) -> list[str]:
+    target_width, draft_width = (c.get_text_config(decoder=True).vocab_size for c in (target_config, draft_config))
     warnings = []
     for name, width in (("target", target_width), (draft, draft_width)):
         beyond = sorted(number for number in tokens if number >= width)

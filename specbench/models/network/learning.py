@@ -80,11 +80,8 @@ class Learning:
 
     def _serve(self) -> None:
         """Copy the trained weights to the drafting network in place, as compiled code and captured graphs read it."""
-        if self.served is self.trained:
-            return
-        with torch.no_grad():
-            for own, weight in zip(self.served.parameters(), self.trained.parameters(), strict=True):
-                own.copy_(weight)
+        if self.served is not self.trained:
+            self.served.load_state_dict(self.trained.state_dict())
 
     def _optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.trained.parameters(), lr=self.rate, weight_decay=0.0)
