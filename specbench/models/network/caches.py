@@ -18,23 +18,6 @@ from transformers.cache_utils import Cache, StaticLayer
 Place = tuple[torch.device, int, int, str]  # the number of a cache within its method, that of a layer, keys or values
 
 
-@dataclass(frozen=True)
-class Own:
-    """Unshared memory of one cache."""
-
-    def zeros(self, layer: int, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Zeros [B, H, L, D] for the keys or values of a layer, of the dtype and on the device
-        of `like`, in the memory of the last call for this layer."""
-        return torch.zeros(tuple(shape), dtype=like.dtype, device=like.device)
-
-    def beside(self) -> "Own":
-        """The memory of another cache of the same method."""
-        return self
-
-
-OWN = Own()
-
-
 @dataclass(eq=False)
 class Buffer:
     """Bytes that live as long as they are referenced."""
@@ -53,10 +36,10 @@ class Pool:
     fixed: bool = False
     _buffers: WeakValueDictionary[Place, Buffer] = field(default_factory=WeakValueDictionary, init=False, repr=False)
 
-    def share(self, length: int = 0, most: int = 0) -> "Shared":
+    def share(self, length: int = 0, most: int = 0) -> "Memory":
         """The memory of the first cache of another method, of `length` slots; later methods
         have up to `most`, which a fixed pool allocates at once."""
-        return Shared(self, count(), length, most if self.fixed else 0)
+        return Memory(self, count(), length, most if self.fixed else 0)
 
     def buffer(self, place: Place, size: int) -> Buffer:
         """The memory of a place, of at least `size` bytes."""
@@ -71,17 +54,21 @@ class Pool:
 
 
 @dataclass(eq=False)
-class Shared:
-    """Memory in a pool for one cache of a method, whose caches are numbered as they are first filled."""
+class Memory:
+    """Memory for one cache of a method: unshared, or in a pool, where caches are numbered as they are first filled."""
 
-    pool: Pool
-    numbers: Iterator[int]
-    length: int
-    most: int
+    pool: Pool | None = None
+    numbers: Iterator[int] = field(default_factory=count)
+    length: int = 0
+    most: int = 0
     _number: int | None = field(default=None, init=False)
     _held: dict[Place, Buffer] = field(default_factory=dict, init=False, repr=False)
 
     def zeros(self, layer: int, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Zeros [B, H, L, D] for the keys or values of a layer, of the dtype and on the device
+        of `like`, in the memory of the last call for this layer."""
+        if self.pool is None:
+            return torch.zeros(tuple(shape), dtype=like.dtype, device=like.device)
         if self._number is None:
             self._number = next(self.numbers)
         place, size = (like.device, self._number, layer, name), math.prod(shape) * like.dtype.itemsize
@@ -92,11 +79,12 @@ class Shared:
         found = torch.empty(0, dtype=like.dtype, device=like.device)
         return found.set_(buffer.storage, 0, shape, strides).zero_()
 
-    def beside(self) -> "Shared":
-        return Shared(self.pool, self.numbers, self.length, self.most)
+    def beside(self) -> "Memory":
+        """The memory of another cache of the same method."""
+        return Memory(self.pool, self.numbers, self.length, self.most)
 
 
-Memory = Own | Shared
+OWN = Memory()
 
 
 # --- caches -----------------------------------------------------------------------------------------------------------
