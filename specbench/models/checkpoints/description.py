@@ -224,12 +224,7 @@ def _cache_layers(config: PreTrainedConfig) -> set[str]:
         return {f"no cache layers known: {type(error).__name__}"}
 
 
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 
 
 def resolve_device(name: str) -> torch.device:

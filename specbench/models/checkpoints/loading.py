@@ -126,15 +126,10 @@ def _stored(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
         said.append(f"{checkpoint.name}: pickled weights (.bin), read by torch's weights-only loader")
     if info["unexpected_keys"]:
         said.append(f"{checkpoint.name}: weights that the model does not use: {some(info['unexpected_keys'])}")
-    warnings = (
-        *said,
-        *divided.notes(checkpoint.name, model),
-    )
-    ready = model.eval().requires_grad_(False)
+    said += divided.notes(checkpoint.name, model)
     processes = f"split over {wanted.how.parallel} processes" if wanted.how.parallel else ""
-    parts = (files.label(wanted.device), divided.label(model), processes)
-    label = ", ".join(filter(None, parts))
-    return Loaded(ready, wanted.dtype, names.commit(folder), warnings, label)
+    label = ", ".join(filter(None, (files.label(wanted.device), divided.label(model), processes)))
+    return Loaded(model.eval().requires_grad_(False), wanted.dtype, names.commit(folder), tuple(said), label)
 
 
 def _merged(adapter: weights.Adapter, config: Any, wanted: _Wanted) -> Loaded:

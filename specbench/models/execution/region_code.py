@@ -119,10 +119,8 @@ def compiled_with(settings: dict[str, Any], region: Region) -> Code:
     made = [node.meta["val"].dtype for node in frozen.graph.output_node().args[0] if isinstance(node, Node)]
     if made[len(made) - len(region.outputs) :] != [node.meta["val"].dtype for node in region.outputs]:
         raise UncutError("its code gives outputs another type")  # other regions would misread them
-    constants = {
-        **(code.constants or {}),
-        **{name: getattr(frozen, at) for name, at in code.frozen_param_names.items()},
-    }
+    constants = dict(code.constants or {})
+    constants |= {name: getattr(frozen, at) for name, at in code.frozen_param_names.items()}
     # whole numbers, as arguments of kernels may be
     whole = {} if weights else {n: one for n, one in constants.items() if one.dtype == torch.int64 and not one.dim()}
     numbers = {name: int(one) for name, one in whole.items()}

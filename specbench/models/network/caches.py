@@ -138,10 +138,11 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        keys, values = self.stores
-        self._write(keys, key_states)
-        self._write(values, value_states)
-        return keys[:, :, : self.slots.reach], values[:, :, : self.slots.reach]
+        assert self.keys is not None
+        assert self.values is not None
+        self._write(self.keys, key_states)
+        self._write(self.values, value_states)
+        return self.keys[:, :, : self.slots.reach], self.values[:, :, : self.slots.reach]
 
     @property
     def stores(self) -> list[Tensor]:
