@@ -41,23 +41,16 @@ class Eta(EtaLogitsWarper):
 
 @dataclass(frozen=True)
 class Sampling:
-    """The rule from logits to the sampling distribution. Temperature 0 is greedy: one-hot, lowest
-    id at ties. Raises ValueError with one line for values outside the ranges of transformers."""
+    """The rule from logits to the sampling distribution. Temperature 0 is greedy: one-hot, lowest id at ties.
+
+    Values are in the ranges of `RunSpec`.
+    """
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
     eta: float | None = None
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(f"temperature must be 0 (greedy) or a positive number, not {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top-k must be at least 1, not {self.top_k}")
-        for name, value in (("top-p", self.top_p), ("min-p", self.min_p), ("eta", self.eta)):
-            if value is not None and not 0 < value <= 1:
-                raise ValueError(f"{name} must be in (0, 1], not {value}")
 
     @cached_property
     def _warpers(self) -> LogitsProcessorList:
