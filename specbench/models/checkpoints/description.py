@@ -30,7 +30,6 @@ from specbench.models.checkpoints.check import LARGEST_TOKENIZER
 from specbench.models.checkpoints.names import GGUF, GROWN, Checkpoint
 from specbench.models.network import attention as grouped
 from specbench.models.scale import growth
-from specbench.models.scale.shapes import Shape
 from specbench.wording import clean, first_line
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "*.tiktoken")
@@ -43,22 +42,19 @@ def load_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         reason = obstacle(config)
     except Exception as error:  # entries of a type that transformers does not check
         reason = f"unusable config.json: {first_line(error)}"
-    if checkpoint.shape:
-        reason = reason or _not_to_be_grown(config, checkpoint.shape)
+    if checkpoint.shape and not reason:
+        if method := quantise.method_of(config):
+            reason = f"its weights are quantised by {method}, and only plain ones can be grown"
+        elif known := reduced.label(config):
+            reason = f"its head knows {known}, and only one that knows all of them can be grown"
+        else:
+            reason = growth.obstacle(config, checkpoint.shape)
     if reason:
         raise UnusableModelError(f"{checkpoint.name}: {reason}")
     if checkpoint.shape:
         small = checkpoint.name.rpartition(GROWN)[0]
         return growth.grown_config(config, checkpoint.shape, Path(small).name if Path(small).exists() else small)
     return config
-
-
-def _not_to_be_grown(config: PreTrainedConfig, shape: Shape) -> str | None:
-    if method := quantise.method_of(config):
-        return f"its weights are quantised by {method}, and only plain ones can be grown"
-    if known := reduced.label(config):
-        return f"its head knows {known}, and only one that knows all of them can be grown"
-    return growth.obstacle(config, shape)
 
 
 def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
