@@ -195,7 +195,7 @@ def add(writer: Any, name: str, weight: Tensor, config: Any, dtype: torch.dtype)
 
     if "rotary_emb" in name or (name == "lm_head.weight" and config.tie_word_embeddings):
         return
-    if "q_proj" in name or "k_proj" in name:  # llama.cpp has the two halves of a rotary pair next to each other
+    if "q_proj" in name or "k_proj" in name:  # llama.cpp puts the halves of a rotary pair together
         heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
         weight = weight.reshape(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
     for ours, theirs in NAMES.items():

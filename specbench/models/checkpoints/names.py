@@ -263,7 +263,7 @@ def install(extra: str) -> str:
 def fetch(checkpoint: Checkpoint, weights: tuple[str, ...] = (), progress: Progress | None = None) -> Path:
     """The folder with the description of `checkpoint` and the given weight files as far as they exist.
 
-    UnusableModelError for a local folder in which a readable file is a pipe or a device: a library would hang.
+    UnusableModelError if a file of a local folder is a pipe or a device: a library would hang.
     """
     if (folder := Path(checkpoint.source)).is_dir():
         try:

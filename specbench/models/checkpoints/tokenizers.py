@@ -267,7 +267,7 @@ class Spelling:
     def _inside(self, text: bytes) -> list[int]:
         whole = text.decode()
         # a tokenizer may add a space before a text
-        trials = [whole, whole[1:], f"{ANCHOR}{whole}"] if whole.startswith(" ") else [whole, f"{ANCHOR}{whole}"]
+        trials = [whole, *([whole[1:]] if whole.startswith(" ") else []), f"{ANCHOR}{whole}"]
         for trial in trials:
             ids = self.encode(trial)
             lengths = [len(self.tokens.get(number, b"")) for number in ids]

@@ -55,7 +55,7 @@ class Pool:
 
 @dataclass(eq=False)
 class Memory:
-    """Memory for one cache of a method: unshared, or in a pool, where caches are numbered as they are first filled."""
+    """Memory for one cache of a method: unshared, or in a pool, numbered as caches are first filled."""
 
     pool: Pool | None = None
     numbers: Iterator[int] = field(default_factory=count)

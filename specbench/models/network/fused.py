@@ -87,8 +87,8 @@ class Attention:
 
 
 def common_of(part: Any, turns: Turns) -> SimpleNamespace:
-    """The data that an attention shares between passes. heads, groups: of queries, and of keys; normed: whether
-    both have norms; packed: whether their projections are one matrix."""
+    """The data that an attention shares between passes. heads, groups: of queries, and of keys;
+    normed: whether both have norms; packed: whether their projections are one matrix."""
     heads, groups = (layer.out_features // part.head_dim for layer in (part.q_proj, part.k_proj))
     return SimpleNamespace(
         turns=turns,
