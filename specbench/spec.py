@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, field_validator, model_validator
 
-from specbench.chat import written_fields
+from specbench.chat import read, written_fields
 from specbench.metrics import written_limits
 from specbench.settings import (
     ANSWER,
@@ -404,3 +404,9 @@ def expanded(specs: Sequence[RunSpec]) -> list[RunSpec]:
 def methods_of(spec: RunSpec) -> list[str]:
     """The methods that a spec decodes with."""
     return list(dict.fromkeys(one.method for one in choices(spec).values()))
+
+
+def drafted_by(config: str | None, method: str) -> str:
+    """How a cell drafts: the arm of a server by its name, or the method in its JSON; else the method of specbench."""
+    found = read(config) if config and config.startswith("{") else config
+    return str(found.get("method", "draft-model")) if isinstance(found, dict) else found or method

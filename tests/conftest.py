@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: networks this small gain nothing from a second
 
 from specbench.cli import app
-from specbench.jobs import parsing
+from specbench.measure import parsing
 from specbench.wording import grouped
 from tests.support.frontdoor import SHORT, Command, Outcome, last_given
 

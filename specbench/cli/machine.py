@@ -33,7 +33,7 @@ from specbench.decoding.method_files import methods as shipped_methods
 from specbench.decoding.method_files import needs, parameters, read_method
 from specbench.errors import UsageError
 from specbench.files import CONFIGS, replace_text, writing
-from specbench.jobs.parsing import USUAL, with_lists
+from specbench.measure.parsing import USUAL, with_lists
 from specbench.models.checkpoints import names
 from specbench.models.execution.compile_cache import BOUND, clear, files_of, place, size_of
 from specbench.models.scale.shapes import Shape, find, shapes

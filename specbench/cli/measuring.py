@@ -31,11 +31,13 @@ from specbench.cli.options import (
     setting,
     settings_in,
     settings_of,
+    typed_in,
 )
 from specbench.decoding.method_files import SYNONYMS
 from specbench.errors import UsageError
 from specbench.files import CONFIGS
-from specbench.jobs.parsing import USUAL, check_free, parse_counts, parse_k_list, with_ks, with_lists, with_models
+from specbench.measure.parsing import USUAL, check_free, parse_counts, parse_k_list, with_ks, with_lists, with_models
+from specbench.results.named_runs import found_run
 from specbench.wording import near
 
 AXES = ("dataset", "context", "method", "k", "temperature", "backend", "batch", "arrivals", "spec_config",
@@ -120,22 +122,25 @@ def sweep(given: Given, grid: Grid = None) -> None:
 
 CANDIDATES = setting("method", "Candidates: a list of methods; --spec-config, repeated, names those of a server.",
                      "chain with a draft, prompt-lookup and suffix; of a server those that it has")  # fmt: skip
+FIRST_RUN = replace(OWN["resume"], help="Continue an interrupted recommendation: its first run. Repeat its options.")
 LARGEST = setting("k", "The largest lookahead. Every candidate is measured with it once.", 8)
 
 
-@options(*PAIR, *DATA, CANDIDATES, LARGEST, *RUN_SAMPLING, *EXECUTION, *MEASURING, "config", *RESULTS,
-         lists=AXES)  # fmt: skip
+@options(*PAIR, *DATA, CANDIDATES, LARGEST, *RUN_SAMPLING, *EXECUTION, *MEASURING, FIRST_RUN, "config",
+         *RESULTS, lists=AXES)  # fmt: skip
 def recommend(
     given: Given,
     minutes: Annotated[
         float,
-        typer.Option(min=0.1, help="The second run takes as many prompts as fit into it.", rich_help_panel=MEASURE),
+        typer.Option(
+            min=0.1, help="The second run takes as many prompts as fit into it, with an audit.", rich_help_panel=MEASURE
+        ),
     ] = 30,
 ) -> None:
     """Recommend a method and K for a model, an engine and its loads, and print the line that deploys it.
 
     Measures every candidate on a few prompts with the largest K, predicts the smaller ones, and measures those that
-    could win again, against one baseline.
+    could win again, against one baseline. Audits the winner: a draft that changes the text is not recommended.
 
     Examples:
 
@@ -143,15 +148,18 @@ def recommend(
 
     specbench recommend --backend vllm-serve --target MODEL --draft SMALL --dataset humaneval --concurrency 1,8
     """
-    from specbench.jobs.search import candidates, start_recommend
+    from specbench.jobs.recommend import Setup, candidates, start_recommend
     from specbench.models.checkpoints.names import default_draft
 
     settings = with_lists({**USUAL, "k": 8, **settings_of(given)})
     draft = settings.get("draft") or default_draft(str(settings.get("target", "demo")))
     chosen = candidates(settings, draft)
     from specbench.jobs.output import output_of
+    from specbench.jobs.resume import Typed
 
-    start_recommend(cells_of(chosen, given), output_of(chosen, given), minutes)
+    before, cells = given.get("resume"), cells_of(chosen, given)
+    output, typed = output_of(chosen, given), Typed(**typed_in(given))
+    start_recommend(cells, Setup(minutes, output, before and found_run(before), typed))
 
 
 def grid_file(grid: Path | None) -> Path | None:
@@ -266,11 +274,12 @@ REQUESTS = Option("requests", int, MEASURE, "Requests to the audited server. Few
 MINUTES = Option("minutes", float, MEASURE, "End after this time with what is known then.", low=0.1)
 LOAD = Option("at_once", int, MEASURE, "Requests in flight where the server is tried under load. Default: 8.",
               ("--concurrency",), low=2, absent=8)  # fmt: skip
-NO_SERVER = setting("backend", "For a pair without servers: native, transformers, vllm or llama.cpp.", "native")
+NO_SERVER = setting("backend", "Without servers: native, transformers, vllm or llama.cpp for a pair; vllm-serve, "
+                    "sglang or llama-server start both.", "native")  # fmt: skip
 SERVER_K = setting("k", "The longest draft, around which lengths are tried.", "what the server says, else 4")
 AUDITED = (
     *PAIR, setting("url", "The server to audit, which speculates."), "baseline_url", NO_SERVER, "method", SERVER_K,
-    setting("dataset", usual="code"), "excerpt", "chat", setting("limit", usual=32), "seed",
+    *WORDS, setting("dataset", usual="code"), "excerpt", "chat", setting("limit", usual=32), "seed",
 )  # fmt: skip
 AUDIT_RESUME = replace(OWN["resume"], help="Continue an audit (its folder); name the servers again.")
 AUDIT_FOLDER = replace(OWN["output_dir"], help="Folder in which the audit's folder is created. Default: results.")

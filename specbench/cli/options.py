@@ -19,7 +19,7 @@ import typer
 
 from specbench.cli.help import completed
 from specbench.errors import SpecbenchError, UsageError
-from specbench.jobs.parsing import items, listed, with_lists, with_models
+from specbench.measure.parsing import items, listed, with_lists, with_models
 from specbench.results.named_runs import found_run
 from specbench.settings import Declared, Group, declared, engine_options, group
 from specbench.show.text import Format

@@ -14,8 +14,8 @@ from specbench.cli.help import beginning, run_names
 from specbench.cli.options import OWN, PLAIN, Given, options, setting, settings_in
 from specbench.errors import UsageError
 from specbench.jobs import predict as job
-from specbench.jobs.parsing import items, parse_k_list, with_lists
 from specbench.jobs.predict import Servers
+from specbench.measure.parsing import items, parse_k_list, with_lists
 from specbench.results.named_runs import USUAL as USUAL_FOLDER
 from specbench.results.named_runs import found_run
 from specbench.wording import clean

@@ -25,7 +25,7 @@ from specbench.cli.options import (  # fmt: skip
     settings_in,
 )
 from specbench.errors import UsageError
-from specbench.jobs.parsing import parse_counts, parse_size
+from specbench.measure.parsing import parse_counts, parse_size
 from specbench.settings import declared, group
 from specbench.spec import RunSpec
 from specbench.training.data import HELP

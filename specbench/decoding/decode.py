@@ -11,7 +11,7 @@ from specbench.decoding.randomness import FromUniforms, SeededUniforms, Source
 from specbench.decoding.rounds import Rounds, Stepwise
 from specbench.decoding.timing import Clock, NullClock
 from specbench.decoding.types import Context
-from specbench.metrics import RoundCounts, Trace
+from specbench.metrics import Trace
 
 BUCKET = 64  # sequence buffers and caches grow in these steps; a static cache is read whole, so it is kept small
 
@@ -69,7 +69,12 @@ def decode(
         left = rounds.advance(left, rng)
     method.ended(context, range(context.rows))
     seconds, spans = clock.stop()
-    return traces(context, [len(p) for p in prompts], rounds.counts(), seconds, prefill, spans)
+    tokens, ends, counts = context.seq.tolist(), context.pos.tolist(), rounds.counts()
+    found = []
+    for row, prompt in enumerate(prompts):
+        emitting = tuple(done[row] for done in counts if done[row].emitted)
+        found.append(Trace(tuple(tokens[row][len(prompt) : ends[row] + 1]), emitting, seconds, prefill, spans))
+    return found
 
 
 def steps(method: Speculate, context: Context, new: int, rng: Source) -> Iterator[Step]:
@@ -80,28 +85,6 @@ def steps(method: Speculate, context: Context, new: int, rng: Source) -> Iterato
     while new > 0:
         new = rounds.advance(new, rng)
         yield seen.pop()
-
-
-def traces(
-    context: Context,
-    starts: Sequence[int],
-    counts: list[list[RoundCounts]],
-    seconds: float,
-    prefill: float,
-    spans: dict[str, float],
-) -> list[Trace]:
-    """Read the rounds' results from the device, once, after the clock has stopped."""
-    tokens, ends = context.seq.tolist(), context.pos.tolist()
-    return [
-        Trace(
-            tuple(tokens[row][start : ends[row] + 1]),
-            tuple(c[row] for c in counts if c[row].emitted),
-            seconds,
-            prefill,
-            spans,
-        )
-        for row, start in enumerate(starts)
-    ]
 
 
 # --- batch ------------------------------------------------------------------------------------------------------------
@@ -120,57 +103,11 @@ class Request:
 
 
 @dataclass
-class Times:
-    """Total seconds so far: of prefills, and of rounds with their phases."""
-
-    clock: Clock
-    prefill: float = 0.0
-    rounds: float = 0.0
-    spans: dict[str, float] = field(default_factory=dict)
-
-    def prefilled(self, work: Callable[[], None]) -> None:
-        self.clock.start()
-        work()
-        self.prefill += self.clock.stop()[0]
-
-    def decoded(self, work: Callable[[], None]) -> None:
-        self.clock.start()
-        work()
-        seconds, spans = self.clock.stop()
-        self.rounds += seconds
-        for phase, part in spans.items():
-            self.spans[phase] = self.spans.get(phase, 0.0) + part
-
-
-@torch.no_grad()
-def decode_stream(
-    method: Speculate,
-    prompts: Sequence[Sequence[int]],
-    *,
-    rows: int,
-    new: int,
-    eos: Sequence[int],
-    rng: Source,
-    device: torch.device,
-    clock: Clock | None = None,
-    rounds: Rounds | None = None,
-    admitted: Callable[[int, int], None] = lambda row, prompt: None,
-) -> list[Trace]:
-    """Decode up to `new` tokens after each prompt in `rows` rows, one trace per prompt.
-
-    Rows without a remaining prompt stay frozen. `admitted` is called with a row and the number
-    of its new prompt; an `rng` with a seed per row must be reseeded there. Prefills, refills
-    included, do not count in the time of rounds. The prompts of a stream share its time: each
-    trace has an equal part, and sums are correct. Raises NonFiniteError as `decode` does.
-    """
-    stream = Stream(method, prompts, rows, new, rng, rounds or Stepwise(method), Times(clock or NullClock()), admitted)
-    stream.run(eos, device)
-    return stream.traces()
-
-
-@dataclass
 class Stream:
-    """A stream being decoded: its running, finished and waiting sequences."""
+    """A stream being decoded: its running, finished and waiting sequences.
+
+    `admitted` is called with a row and the number of its new prompt.
+    """
 
     method: Speculate
     prompts: Sequence[Sequence[int]]
@@ -178,12 +115,15 @@ class Stream:
     new: int
     rng: Source
     rounds: Rounds
-    times: Times
+    clock: Clock
     admitted: Callable[[int, int], None]
     context: Context = field(init=False)
     running: list[Request] = field(init=False)
     finished: list[Request] = field(default_factory=list)
     done: int = 0  # rounds
+    prefill: float = 0.0  # seconds so far, and those of rounds with their phases
+    seconds: float = 0.0
+    spans: dict[str, float] = field(default_factory=dict)
 
     def run(self, eos: Sequence[int], device: torch.device) -> None:
         first = [self.prompts[min(row, len(self.prompts) - 1)] for row in range(self.rows)]
@@ -193,17 +133,30 @@ class Stream:
         context.live[len(self.prompts) :] = False  # shapes are those of all rows, also with fewer prompts
         self.context = self.rounds.begin(context)
         self.running = [Request(row, row) for row in range(min(self.rows, len(self.prompts)))]
-        self.times.prefilled(lambda: self.method.start(self.context))
+        self.prefilled(lambda: self.method.start(self.context))
         left = self.new
         while self.running:
             if left:  # otherwise a pending read has shown that the last rows ended
-                self.times.decoded(partial(self.decode, left))
+                self.timed(partial(self.decode, left))
             ended = self.ended()
             if ended and self.method.carries is not None:
-                self.times.decoded(partial(self.method.ended, self.context, [sequence.row for sequence in ended]))
+                self.timed(partial(self.method.ended, self.context, [sequence.row for sequence in ended]))
             for sequence in ended:
                 self.finish(sequence)
             left = max(self.rounds.left)
+
+    def prefilled(self, work: Callable[[], None]) -> None:
+        self.clock.start()
+        work()
+        self.prefill += self.clock.stop()[0]
+
+    def timed(self, work: Callable[[], None]) -> None:
+        self.clock.start()
+        work()
+        seconds, spans = self.clock.stop()
+        self.seconds += seconds
+        for phase, part in spans.items():
+            self.spans[phase] = self.spans.get(phase, 0.0) + part
 
     @property
     def waiting(self) -> int:
@@ -231,19 +184,25 @@ class Stream:
         self.finished.append(sequence)
         if following < len(self.prompts):
             self.running.append(Request(following, row, self.done))
-            self.times.prefilled(lambda: self.admit(row, following))
+            self.prefilled(lambda: self.admit(row, following))
 
     def admit(self, row: int, prompt: int) -> None:
         text = self.prompts[prompt]
         self.rounds.replaced(row, len(text), self.new)
-        replace_row(self.context, row, text, self.new)
+        ids = self.context.seq.new_zeros(self.context.seq.shape[1])
+        ids[: len(text)] = torch.tensor(text, device=ids.device)
+        self.context.seq[row] = ids
+        self.context.pos[row] = len(text) - 1
+        self.context.last[row] = len(text) - 1 + self.new
+        self.context.live[row] = True
+        self.context.finite[row] = True
         self.method.admit(self.context, row)
         self.admitted(row, prompt)
 
     def traces(self) -> list[Trace]:
         counts, share = self.rounds.counts(), 1 / len(self.prompts)
-        seconds, prefill = self.times.rounds * share, self.times.prefill * share
-        spans = {phase: part * share for phase, part in self.times.spans.items()}
+        seconds, prefill = self.seconds * share, self.prefill * share
+        spans = {phase: part * share for phase, part in self.spans.items()}
         sequences = sorted(self.finished, key=lambda sequence: sequence.prompt)
         found = []
         for one in sequences:
@@ -253,17 +212,7 @@ class Stream:
         return found
 
 
-def replace_row(context: Context, row: int, prompt: Sequence[int], new: int) -> None:
-    """Replace the sequence of a row by a prompt, in place; up to `new` tokens may follow it."""
-    ids = context.seq.new_zeros(context.seq.shape[1])
-    ids[: len(prompt)] = torch.tensor(prompt, device=ids.device)
-    context.seq[row] = ids
-    context.pos[row] = len(prompt) - 1
-    context.last[row] = len(prompt) - 1 + new
-    context.live[row] = True
-    context.finite[row] = True
-
-
+@torch.no_grad()
 def decode_batches(
     method: Speculate,
     prompts: Sequence[Sequence[int]],
@@ -278,20 +227,19 @@ def decode_batches(
     clock: Clock | None = None,
     rounds: Rounds | None = None,
 ) -> list[Trace]:
-    """`decode_stream` with a seed per prompt: with a static method a prompt gets the same tokens as when decoded alone.
+    """Decode up to `new` tokens after each prompt in `rows` rows, one trace per prompt.
 
-    certain, agree: see `FromUniforms`.
+    There is a seed per prompt: with a static method a prompt gets the same tokens as when decoded alone. certain,
+    agree: see `FromUniforms`. Rows without a remaining prompt stay frozen. Prefills, refills included, do not count
+    in the time of rounds. The prompts share the time: each trace has an equal part, and sums are correct. Raises
+    NonFiniteError as `decode` does.
     """
     uniforms = SeededUniforms([seeds[min(row, len(seeds) - 1)] for row in range(rows)], device)
-    return decode_stream(
-        method,
-        prompts,
-        rows=rows,
-        new=new,
-        eos=eos,
-        rng=FromUniforms(uniforms, certain, agree),
-        device=device,
-        clock=clock,
-        rounds=rounds,
-        admitted=lambda row, prompt: uniforms.reseed(row, seeds[prompt]),
-    )
+    rng = FromUniforms(uniforms, certain, agree)
+
+    def admitted(row: int, prompt: int) -> None:
+        uniforms.reseed(row, seeds[prompt])
+
+    stream = Stream(method, prompts, rows, new, rng, rounds or Stepwise(method), clock or NullClock(), admitted)
+    stream.run(eos, device)
+    return stream.traces()

@@ -19,40 +19,33 @@ LEAST = 1e-12  # lower bound of overlaps: two rows without a common token have n
 class Divergence(Protocol):
     """A loss of a student's row against its teacher's."""
 
-    @property
-    def nats(self) -> bool:
-        """Whether the unit is nats; otherwise it is a share of probability."""
+    nats: ClassVar[bool] = True  # the unit; otherwise it is a share of probability
 
     def __call__(self, p: Tensor, logits: Tensor) -> Tensor:
         """p [..., V] and logits [..., V] → the loss of every row [...]."""
 
 
 @dataclass(frozen=True)
-class ForwardKL:
+class ForwardKL(Divergence):
     """KL(p ‖ q) = Σ p·log(p ÷ q): the student must cover every token that the teacher may emit."""
-
-    nats: ClassVar[bool] = True
 
     def __call__(self, p: Tensor, logits: Tensor) -> Tensor:
         return relative_entropy(p, F.log_softmax(logits, -1))
 
 
 @dataclass(frozen=True)
-class ReverseKL:
+class ReverseKL(Divergence):
     """KL(q ‖ p): the student may cover only some of the teacher's tokens, but must emit no others."""
-
-    nats: ClassVar[bool] = True
 
     def __call__(self, p: Tensor, logits: Tensor) -> Tensor:
         return relative_entropy(logits.softmax(-1), p.clamp_min(LEAST).log())
 
 
 @dataclass(frozen=True)
-class JSD:
+class JSD(Divergence):
     """The generalised Jensen–Shannon divergence β·KL(p ‖ m) + (1 − β)·KL(q ‖ m), m = β·p + (1
     − β)·q (GKD, Agarwal et al. 2023, arXiv 2306.13649, eq. 1). ValueError unless 0 < β < 1."""
 
-    nats: ClassVar[bool] = True
     beta: float = 0.5
 
     def __post_init__(self) -> None:
@@ -66,7 +59,7 @@ class JSD:
 
 
 @dataclass(frozen=True)
-class TotalVariation:
+class TotalVariation(Divergence):
     """½ Σ abs(p − q) = 1 − α (Leviathan et al. 2022, cor. 3.6). From a cold start its gradient vanishes."""
 
     nats: ClassVar[bool] = False
@@ -76,21 +69,17 @@ class TotalVariation:
 
 
 @dataclass(frozen=True)
-class Overlap:
+class Overlap(Divergence):
     """−log α = −log Σ min(p, q): total variation with a gradient even if nothing is accepted yet (arXiv 2602.23881)."""
-
-    nats: ClassVar[bool] = True
 
     def __call__(self, p: Tensor, logits: Tensor) -> Tensor:
         return -overlap(p, logits.softmax(-1)).clamp_min(LEAST).log()
 
 
 @dataclass(frozen=True)
-class Hybrid:
+class Hybrid(Divergence):
     """λ·KL(p ‖ q) + (1 − λ)·TV with λ = e^(−3α), which is not differentiated: KL until drafts
     are accepted, then total variation, which determines acceptance (arXiv 2602.23881)."""
-
-    nats: ClassVar[bool] = True
 
     def __call__(self, p: Tensor, logits: Tensor) -> Tensor:
         log_q = F.log_softmax(logits, -1)

@@ -117,10 +117,6 @@ class Speculate:
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return  # its drafter has already learned from every inner round
 
-    def select(self, rows: Tensor) -> None:
-        self.model.select(rows)
-        self.drafter.select(rows)
-
 
 def keep_rows(q: Tensor, step: Step, offset: Tensor) -> None:
     """Write the row of every emitted token of a round into q [B, length, V], from offset [B] on."""

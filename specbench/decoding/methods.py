@@ -139,7 +139,8 @@ def _object(name: str, arguments: Any, place: Place, values: Mapping[str, Any]) 
             check_honest(built["verifier"], place.path)
     try:
         part = made(**built, **({"clock": place.clock} if timed else {}))
-        return place.around[arguments["model"]](part) if wrapped(arguments, place) else part
+        drafts = "verifier" not in arguments and isinstance(arguments.get("model"), str)  # it does not judge
+        return place.around[arguments["model"]](part) if drafts and arguments["model"] in place.around else part
     except refused as error:  # a number refused by the part itself
         raise UsageError(f"{where}: {first_line(error)}") from None
 
@@ -165,13 +166,6 @@ def types_of(made: Callable[..., Any], where: str) -> dict[str, Any]:
         return get_type_hints(made.__init__ if plain else made)
     except Exception as error:  # a name missing from a user's file
         raise UsageError(f"{where}: the types of its fields: {first_line(error)}") from None
-
-
-def wrapped(arguments: Mapping[str, Any], place: Place) -> bool:
-    """Whether the part is wrapped: it draws from such a model, and does not judge with it."""
-    return (
-        "verifier" not in arguments and isinstance(arguments.get("model"), str) and arguments["model"] in place.around
-    )
 
 
 def _check_fields(name: str, arguments: Any, known: Mapping[str, Parameter], where: str) -> None:

@@ -66,9 +66,6 @@ class Model(Protocol):
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         """Keep the accepted part of the last tree; `start` [B] is the position of the tree's root."""
 
-    def select(self, rows: Tensor) -> None:
-        """Keep only the given rows [B'] of the cache."""
-
 
 class Cacheless:
     """The methods that keep a cache in step with the sequence, of a model without a cache of its own."""
@@ -80,9 +77,6 @@ class Cacheless:
         return
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
-        return
-
-    def select(self, rows: Tensor) -> None:
         return
 
 
@@ -112,9 +106,6 @@ class Forwarding:
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         self.reader.settle(start, tree, verdict)
-
-    def select(self, rows: Tensor) -> None:
-        self.reader.select(rows)
 
 
 class Network(Model, Protocol):
@@ -219,9 +210,6 @@ class Drafter(Protocol):
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         """Learn from the verdict: the only feedback there is. `start` [B] is the position of the tree's root."""
-
-    def select(self, rows: Tensor) -> None:
-        """Keep only the given rows."""
 
 
 class Apprentice(Drafter, Protocol):

@@ -155,12 +155,9 @@ class Ahead:
 
 
 def generator(seed: int, stream: Stream, device: torch.device) -> torch.Generator:
-    return torch.Generator(device).manual_seed(seed_of(seed, stream))
-
-
-def seed_of(seed: int, stream: Stream) -> int:
-    """A seed of 63 bits for one stream of a row."""
-    return int.from_bytes(hashlib.sha256(f"{stream} {seed}".encode()).digest()[:8]) >> 1
+    """The generator of one stream of a row, with a seed of 63 bits."""
+    digest = hashlib.sha256(f"{stream} {seed}".encode()).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8]) >> 1)
 
 
 class Counted:

@@ -116,7 +116,7 @@ class Whole:
     reaches: Sequence[int]
     ready: Callable[[Play], Play]
     _context: Context | None = field(default=None, init=False, repr=False)
-    _source: FromUniforms | None = field(default=None, init=False, repr=False)  # turns draws into decisions
+    _source: FromUniforms = field(init=False, repr=False)  # turns draws into decisions
     _uniforms: dict[Stream, Tensor] = field(default_factory=dict, init=False, repr=False)
     _plays: dict[int, Play] = field(default_factory=dict, init=False, repr=False)
     _counts: list[Tensor] = field(default_factory=list, init=False, repr=False)
@@ -151,7 +151,6 @@ class Whole:
         """A round whose passes read `reach` slots, as a function of objects at fixed addresses only."""
         context, source, uniforms = self._context, self._source, self._uniforms
         assert context is not None
-        assert source is not None
 
         def play() -> tuple[Tensor, Tensor]:
             context.reach = reach

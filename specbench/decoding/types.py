@@ -190,16 +190,12 @@ def read_counts(counts: Tensor) -> list[RoundCounts]:
     for drafted, surplus, tested, accepted, emitted, distance, nodes, levels, *rest in counts.tolist():
         inner, overlap = read_sums(rest, int(levels))
         whole = (int(drafted), int(tested), int(accepted), int(emitted))
-        belief = believed(overlap[int(nodes) :][: int(tested)])  # no draft has more levels than nodes, a chain as many
+        # no draft has more levels than nodes, a chain as many
+        belief = tuple(None if math.isnan(one) else one for one in overlap[int(nodes) :][: int(tested)])
+        belief = belief if any(one is not None for one in belief) else ()
         chances = tuple(overlap[: int(tested)])
         found.append(RoundCounts(*whole, chances, int(nodes), distance, inner, int(surplus), belief))
     return found
-
-
-def believed(chances: Sequence[float]) -> tuple[float | None, ...]:
-    """The belief of every tested token, None if missing; empty if missing for all."""
-    found = tuple(None if math.isnan(one) else one for one in chances)
-    return found if any(one is not None for one in found) else ()
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

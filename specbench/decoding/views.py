@@ -5,6 +5,7 @@ Token-level intersection (Timor et al. 2025, arXiv 2502.05202, algorithm 4).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -35,7 +36,6 @@ class Retrieval(Forwarding):
     chunk: int = 8
     tail: int = 64
     static: ClassVar[bool] = False  # the host reads whether the tail is full
-    _reader: Model | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunk <= self.budget:
@@ -43,11 +43,9 @@ class Retrieval(Forwarding):
         if self.tail < 1:
             raise ValueError(f"tail: expected at least 1 token, found {self.tail}")
 
-    @property
+    @cached_property
     def reader(self) -> Model:
-        if self._reader is None:
-            self._reader = self.model.retrieved(self.budget, self.chunk, self.tail)
-        return self._reader
+        return self.model.retrieved(self.budget, self.chunk, self.tail)
 
 
 # --- streaming --------------------------------------------------------------------------------------------------------
@@ -71,7 +69,6 @@ class Streaming:
     sinks: int
     window: int
     static: ClassVar[bool] = False
-    _twin: Network | None = field(default=None, init=False, repr=False, compare=False)
     _left_out: Tensor = field(init=False, repr=False, compare=False)  # [B] tokens between the sinks and the window
     _places: int = field(default=0, init=False, repr=False, compare=False)  # slots of the short sequence
     _ahead: int = field(default=AHEAD, init=False, repr=False, compare=False)
@@ -86,11 +83,10 @@ class Streaming:
         return self.window - self.window // 2
 
     def start(self, context: Context) -> None:
-        self._twin = self._twin or self.model.twin()
         self._places = min(self.sinks + self.window + self._ahead, context.seq.shape[1])
         full = context.pos + 1 - self.sinks > self.window
         self._left_out = torch.where(full, self._too_many(context), 0)
-        self._twin.start(self._short(context))
+        self._reader.start(self._short(context))
 
     def admit(self, context: Context, row: int) -> None:
         begun = self._left_out.clone()
@@ -116,14 +112,9 @@ class Streaming:
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         self._reader.settle(start - self._left_out, tree, verdict)
 
-    def select(self, rows: Tensor) -> None:
-        self._left_out = self._left_out.index_select(0, rows)
-        self._reader.select(rows)
-
-    @property
+    @cached_property
     def _reader(self) -> Network:
-        assert self._twin is not None, "start() comes before any other call"
-        return self._twin
+        return self.model.twin()
 
     def _too_many(self, context: Context) -> Tensor:
         """[B] the number of tokens to drop when a window slides."""
@@ -141,7 +132,8 @@ class Streaming:
             self._left_out = torch.where(slides, self._too_many(context), self._left_out)
             refeed = max(refeed, self.kept - 1)
         if self.sinks + longest + drafted > self._places < context.seq.shape[1]:
-            self._ahead, self._twin = self._ahead + longest + drafted, None
+            self._ahead += longest + drafted
+            del self._reader  # its cache is too short
             self.start(context)
         return refeed
 
@@ -170,7 +162,7 @@ class Common:
 
     def __init__(self, model: Network, dictionary: Dictionary, limit: int) -> None:
         self.model, self.dictionary, self.limit = model, dictionary, limit
-        self.text: Tensor | None = None  # [B, L'] the prompts in the model's tokens
+        self.text = torch.zeros((0, 0), dtype=torch.long)  # [B, L'] the prompts in the model's tokens
         self.ends = self.begins = self.root = torch.zeros(0, dtype=torch.long)
 
     @property
@@ -184,7 +176,7 @@ class Common:
         for row, ids in enumerate(texts):
             text[row, : len(ids)] = torch.tensor(ids, device=text.device)
         ends = torch.tensor([len(ids) - 1 for ids in texts], device=text.device)
-        if self.text is None or self.text.shape != text.shape:
+        if self.text.shape != text.shape:
             self.text, self.ends, self.begins = text, ends, context.pos.clone()
         else:  # the addresses that captured rounds read
             for kept, new in ((self.text, text), (self.ends, ends), (self.begins, context.pos)):
@@ -192,7 +184,6 @@ class Common:
         self.model.start(self._own(context))
 
     def admit(self, context: Context, row: int) -> None:
-        assert self.text is not None, "start() comes before any other call"
         end = int(context.pos[row])
         ids = self._prompt(context.seq[row, : end + 1].tolist())
         self.text[row, : len(ids)] = torch.tensor(ids, device=self.text.device)
@@ -214,13 +205,6 @@ class Common:
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         self.model.settle(self.root, self._told(tree), verdict)  # the tree of the last call, so its root as well
-
-    def select(self, rows: Tensor) -> None:
-        self.model.select(rows)
-        if self.text is not None:
-            self.text, self.ends, self.begins = (x.index_select(0, rows) for x in (self.text, self.ends, self.begins))
-        if self.root.shape[0]:
-            self.root = self.root.index_select(0, rows)
 
     def successors(self) -> Tensor:
         """As in `Network`; a token is followed by itself if the model's successor is not a token of the target."""
@@ -259,7 +243,6 @@ class Common:
 
     def _own(self, context: Context) -> Context:
         """The sequence in the model's tokens, rebuilt completely: a function of the committed tokens."""
-        assert self.text is not None, "start() comes before any other call"
         seq, own = context.seq, self.dictionary
         place = torch.arange(seq.shape[1], device=seq.device)
         new = (place > self.begins.unsqueeze(1)) & (place <= context.pos.unsqueeze(1))

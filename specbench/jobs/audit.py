@@ -20,10 +20,13 @@ from specbench.audit.probes import Probe, ServerProbe
 from specbench.backends.choose import backend_for
 from specbench.backends.engines.dialects import CHAT, text_of
 from specbench.backends.engines.server import Server
+from specbench.backends.engines.started import Started
 from specbench.data.prompts import PromptSet
 from specbench.errors import NotLosslessError, ServerError, UsageError
 from specbench.files import replace_text
 from specbench.jobs.output import Output, say
+from specbench.measure import grid
+from specbench.measure.parsing import with_lists
 from specbench.measure.plan import read_prompts
 from specbench.results import folder, journal
 from specbench.results.machine import command_line, now
@@ -56,39 +59,34 @@ class Wanted:
 
 def start_audit(wanted: Wanted, output: Output, resumed: Path | None = None) -> None:
     """Audit, write and print the certificate. NotLosslessError if a fault is proven."""
-    err = Console(stderr=True, quiet=output.quiet)
-    wanted = wanted if resumed is None else continued(wanted, resumed)
-    spec = spec_of(wanted)
-    with opened(spec, wanted) as (baseline, audited, plan):
-        say(err, [f"auditing {audited.name} ({spec.target}) against {baseline.name}"])
-        audit_of(baseline, audited, plan, spec, wanted, output, resumed)
+    show(*audited(wanted if resumed is None else continued(wanted, resumed), output, resumed), output)
 
 
-def audit_of(
-    baseline: Probe, audited: Probe, plan: Plan, spec: RunSpec, wanted: Wanted, output: Output, resumed: Path | None
-) -> None:
-    """Audit one arm against another."""
-    err = Console(stderr=True, quiet=output.quiet)
-    began = now()
-    with folder.writing_to(output.parent):
-        place = resumed or folder.make_folder(output.parent, "_".join([began, "audit", folder.slug(spec.target)]))
-        replace_text(place / DESCRIPTION, json.dumps({name: getattr(wanted, name) for name in KEPT}) + "\n")
-    own = () if spec.backend == "openai" else ("draft", "method", "backend")
-    settings = {name: getattr(spec, name) for name in (*SAID, *own)} | {"k": plan.k, "at_once": plan.at_once}
-    with journaled(place) as (known, keep):
-        bounds = Bounds(wanted.requests, None if wanted.minutes is None else time.monotonic() + 60 * wanted.minutes)
-        course = Course(baseline, audited, plan, bounds, known, keep, lambda name: say(err, [f"  {name} …"]))
-        clock = time.monotonic()
-        found, left = answers(course)
-        try:
-            made = judged(course, found, left, began, settings, time.monotonic() - clock)
-        except (ServerError, KeyboardInterrupt) as error:
-            raise ServerError(
-                f"{error or INTERRUPTED}; continue with specbench audit --resume {place} "
-                "and the same --url and --baseline-url"
-            ) from None
-        write(place, made, course)
-    show(made, place, output, err)
+def audited(wanted: Wanted, output: Output, resumed: Path | None = None) -> tuple[Audit, Path]:
+    """Audit one arm against another; returns the audit and its folder, with the certificate."""
+    err, spec = Console(stderr=True, quiet=output.quiet), spec_of(wanted)
+    with opened(spec, wanted) as (baseline, arm, plan):
+        say(err, [f"auditing {arm.name} ({spec.target}) against {baseline.name}"])
+        began = now()
+        with folder.writing_to(output.parent):
+            place = resumed or folder.make_folder(output.parent, "_".join([began, "audit", folder.slug(spec.target)]))
+            replace_text(place / DESCRIPTION, json.dumps({name: getattr(wanted, name) for name in KEPT}) + "\n")
+        own = () if spec.backend == "openai" else ("draft", "method", "backend", "spec_config", "spec_args")
+        settings = {name: getattr(spec, name) for name in (*SAID, *own)} | {"k": plan.k, "at_once": plan.at_once}
+        with journaled(place) as (known, keep):
+            bounds = Bounds(wanted.requests, None if wanted.minutes is None else time.monotonic() + 60 * wanted.minutes)
+            course = Course(baseline, arm, plan, bounds, known, keep, lambda name: say(err, [f"  {name} …"]))
+            clock = time.monotonic()
+            found, left = answers(course)
+            try:
+                made = judged(course, found, left, began, settings, time.monotonic() - clock)
+            except (ServerError, KeyboardInterrupt) as error:
+                raise ServerError(
+                    f"{error or INTERRUPTED}; continue with specbench audit --resume {place} "
+                    "and the same --url and --baseline-url"
+                ) from None
+            write(place, made, course)
+    return made, place
 
 
 def continued(wanted: Wanted, place: Path) -> Wanted:
@@ -111,7 +109,7 @@ def spec_of(wanted: Wanted) -> RunSpec:
     """The data, the pair and the method of an audit as a cell."""
     given = {**USUAL, **wanted.settings}
     if wanted.url is None:
-        spec = RunSpec(**{"tier": "eager", **given})
+        spec = cell_of({"tier": "eager", **given})
         if spec.method == BASELINE or spec.backend == "openai":
             raise UsageError("specbench audit: name two servers with --url and --baseline-url, or a --method of a pair")
         return spec
@@ -120,20 +118,34 @@ def spec_of(wanted: Wanted) -> RunSpec:
     if others := sorted({"method", "draft", "backend"} & given.keys()):
         raise UsageError(f"--{others[0]} is about a pair that specbench decodes itself: leave it out with --url")
     servers = {"backend": "openai", "url": wanted.url, "baseline_url": wanted.baseline_url}
-    return RunSpec(**{**given, **servers, "max_new_tokens": 1})
+    return cell_of({**given, **servers, "max_new_tokens": 1})
+
+
+def cell_of(settings: Mapping[str, Any]) -> RunSpec:
+    """The only cell of some settings."""
+    spec, *more = grid.cells(with_lists(settings))
+    if more:
+        raise UsageError("an audit has one value of every setting: give one --dataset, one --method, one --k")
+    return spec
 
 
 @contextmanager
 def opened(spec: RunSpec, wanted: Wanted) -> Iterator[tuple[Probe, Probe, Plan]]:
     """The two arms and what they are asked."""
     share = 1.0 if wanted.requests is None else min(1.0, max(wanted.requests / 500, 0.1))
-    if spec.backend == "openai":
-        baseline, audited = (ServerProbe.of(url, spec.target) for url in (str(wanted.baseline_url), str(wanted.url)))
-        yield baseline, audited, served_plan(spec, wanted, baseline, audited, share)
+    backend = backend_for([spec] if spec.backend == "openai" else [spec.baseline, spec])
+    if isinstance(backend, Server):
+        both = (spec.baseline, spec)
+        started = [backend.ready(one).url for one in both] if isinstance(backend, Started) else []
+        urls = started or [str(wanted.baseline_url), str(wanted.url)]
+        try:
+            baseline, audited = (ServerProbe.of(url, spec.target) for url in urls)
+            yield baseline, audited, served_plan(spec, wanted, backend, baseline, audited, share)
+        finally:
+            backend.unload()
         return
     from specbench.audit.local import LocalProbe
 
-    backend = backend_for([spec.baseline, spec])
     places = min(LONGEST + ROOM, backend.context - spec.k - 2)
     prompts = [one.ids[-(places - ROOM) :] for one in read_prompts(spec, backend, ROOM).prompts]
     backend.load(places)
@@ -144,14 +156,16 @@ def opened(spec: RunSpec, wanted: Wanted) -> Iterator[tuple[Probe, Probe, Plan]]
         backend.unload()
 
 
-def served_plan(spec: RunSpec, wanted: Wanted, baseline: ServerProbe, audited: ServerProbe, share: float) -> Plan:
+def served_plan(
+    spec: RunSpec, wanted: Wanted, backend: Server, baseline: ServerProbe, audited: ServerProbe, share: float
+) -> Plan:
     """The prompts as ids of the baseline server, and the longest draft of the audited one."""
-    prompts = read_prompts(spec, Server([spec]), 1)
+    prompts = read_prompts(spec, backend, 1)
     context = max(min(baseline.context(), audited.context(), LONGEST + ROOM) - ROOM, 16)
     chats = conversations(prompts)
     ids = [baseline.render(messages, text)[-context:] for messages, text in chats]
     counters = audited.client.counters()
-    k = int(wanted.settings.get("k") or (len(counters.by_position) if counters else 0) or 4)
+    k = int(wanted.settings.get("k") or (len(counters.by_position) if counters else 0) or spec.k)
     return Plan(ids, min(k, 32), context, wanted.at_once, share, [tuple(messages) for messages, _ in chats])
 
 
@@ -214,8 +228,9 @@ def write(place: Path, made: Audit, course: Course) -> None:
         certificate.write_reproductions(place, made, course)
 
 
-def show(made: Audit, place: Path, output: Output, err: Console) -> None:
+def show(made: Audit, place: Path, output: Output) -> None:
     """Print the certificate, and raise the error for the exit code."""
+    err = Console(stderr=True, quiet=output.quiet)
     if output.style == "json":
         sys.stdout.write(audit_json(made))
     elif output.style == "md":

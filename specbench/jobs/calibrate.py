@@ -15,12 +15,12 @@ from specbench.errors import UsageError
 from specbench.files import replace_text
 from specbench.jobs import run
 from specbench.jobs.output import Output, say
-from specbench.jobs.parsing import USUAL
 from specbench.jobs.progress import load
 from specbench.jobs.run import described, folder_name
 from specbench.measure import grid
 from specbench.measure.calibrate import QUICK_CONTEXT, calibrate, cut, fitting, sizes_of
 from specbench.measure.pair import resolved_pair
+from specbench.measure.parsing import USUAL
 from specbench.models.checkpoints.quantise import UNFUSED
 from specbench.results import folder
 from specbench.results.calibration import AtContext, Calibration, calculated, extrapolated

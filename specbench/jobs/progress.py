@@ -26,7 +26,7 @@ from specbench.results import machine, noise, statistics
 from specbench.results.cells import Cell, Observer, Samples
 from specbench.results.samples import Sample
 from specbench.show.fitting import sentence
-from specbench.spec import CHOOSING, RunSpec
+from specbench.spec import CHOOSING, RunSpec, drafted_by
 from specbench.wording import clean, gigabytes, number_in, rows_said, tokens_said
 
 REDRAW = 0.1  # seconds between redraws: turns of a small model are shorter
@@ -102,7 +102,7 @@ def arm_of(spec: RunSpec) -> str:
     if spec.method == CHOOSING:
         rule = "of " + clean(str(spec.choices), LABEL)
     rates = "" if spec.acceptance is None else f" at {','.join(map(str, spec.acceptance))}"
-    return f"{clean(spec.method, LABEL)} {rule}{clean(rates, LABEL)}"
+    return f"{clean(drafted_by(spec.spec_config, spec.method), LABEL)} {rule}{clean(rates, LABEL)}"
 
 
 def live_line(rolling: Rolling) -> str:

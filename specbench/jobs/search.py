@@ -1,32 +1,21 @@
-"""The bodies of `specbench tree`, `skip-layers` and `recommend`: searches for what drafts best."""
+"""The bodies of `specbench tree` and `skip-layers`: searches for what drafts best."""
 
-import json
-import math
-import shlex
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import typer
 from rich.console import Console
 
 from specbench.backends.base import Networks, networks_of
-from specbench.backends.engines import arms
 from specbench.data.prompts import Prompt
 from specbench.decoding.timing import clock_for
-from specbench.errors import CellsFailedError, UsageError
-from specbench.jobs import run
-from specbench.jobs.output import Output, say
-from specbench.jobs.parsing import write_method
+from specbench.errors import UsageError
+from specbench.jobs.output import say
 from specbench.jobs.progress import load
-from specbench.judge.candidates import best_ks, flaw, vllm_schedule
-from specbench.judge.choice import Choice, best_choices, contenders, name_of, why_not
-from specbench.judge.settling import with_command
-from specbench.judge.verdict import Recommendation, recommend
 from specbench.measure import grid
 from specbench.measure.calibrate import calibrate, fitting
+from specbench.measure.parsing import write_method
 from specbench.measure.plan import complete_backend, prompts_of
 from specbench.measure.search import (
     BestTree,
@@ -48,15 +37,10 @@ from specbench.measure.search import (
     written_by,
 )
 from specbench.models.network.skipping import chosen
-from specbench.results.cells import raise_for_status
-from specbench.results.named_runs import short_name
-from specbench.show.run_output import rendered
-from specbench.show.text import Format, print_markdown, print_records, print_table
-from specbench.show.verdict import together, topics_of
+from specbench.show.text import Format, print_records
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory import formulas
 from specbench.theory.sequoia import Aim, Size
-from specbench.wording import Row, grouped, text_in
 
 # --- tree -------------------------------------------------------------------------------------------------------------
 # The body of `specbench tree`: from settings to printed tables and a method file.
@@ -285,97 +269,3 @@ def layers_method(best: CheckedSet, spec: RunSpec, depth: int) -> dict[str, Any]
     )
     method = {"Speculate": {"drafter": drafter, "model": "target", "verifier": "Rejection"}}
     return {"summary": summary, "paper": PAPER, "lossless": True, "method": method}
-
-
-# --- recommend --------------------------------------------------------------------------------------------------------
-# The body of `specbench recommend`. Every candidate is measured once at its largest K, on a few prompts; smaller K
-# are predicted from it. Those that could win are measured on all prompts against one baseline, and judged.
-
-SCOUTS, LEAST = 8, 4  # prompts of the first run at most, and of the second one at least
-LOAD = ("dataset", "context", "temperature", "batch", "arrivals")
-SELF = ("ngram", "ngram-mod", "suffix")  # arms of servers that draft from the text
-
-
-def candidates(settings: dict[str, Any], draft: str | None) -> dict[str, Any]:
-    """The settings with all candidates of their engine, unless some are named: those that servers have as well."""
-    if engine := arms.ENGINES.get(str(settings.get("backend"))):
-        named = [name for name in ("draft-model", *SELF) if name in engine.named and (draft or name in SELF)]
-        axis, given = {"spec_config": named}, {"spec_config", "spec_args", "method"} & {*settings}
-    else:
-        axis, given = {"method": ["chain"] * bool(draft) + ["prompt-lookup", "suffix"]}, {"method"} & {*settings}
-    return settings if given else {**settings, **axis}
-
-
-def start_recommend(cells: Sequence[RunSpec], output: Output, minutes: float) -> None:
-    """Measure twice; print the candidates, the answer for every load, and the words that deploy it."""
-    if any(cell.acceptance or not cell.k or cell.backend == "openai" for cell in cells):
-        raise UsageError("recommend compares drafts that it starts: leave out --acceptance, --url, --k 0 and baseline")
-    began = time.monotonic()
-    first = recorded([cell.with_(limit=min(cell.limit or SCOUTS, SCOUTS)) for cell in cells], output)
-    scouted = [cell.row() for cell in first.cells]
-    loads = grouped(scouted, lambda row: tuple(text_in(row, name) for name in LOAD))
-    wanted = sorted({(one.name, one.k) for load in loads for one in contenders(best_choices(load))})
-    if not wanted:
-        raise_for_status(first.cells)
-        raise CellsFailedError(f"no candidate was measured: {'; '.join(dict.fromkeys(map(flaw, scouted)))}")
-    say(
-        Console(stderr=True, quiet=output.quiet),
-        ["measuring again: " + ", ".join(f"{name} (K = {k})" for name, k in wanted)],
-    )
-    spent, decoded = time.monotonic() - began, sum(len(cell.samples) for cell in first.cells)
-    again = [cell.with_(k=k) for cell in cells for name, k in wanted if (cell.spec_config or cell.method) == name]
-    fits = max(int((60 * minutes - spent) * decoded / spent / len(again)), LEAST)
-    final = recorded([one.with_(limit=min(one.limit or fits, fits)) for one in dict.fromkeys(again)], output)
-    rows = [cell.row() for cell in final.cells]
-    lines = [line for load in loads for line in choices(load, rows)]
-    if output.style not in ("table", "md"):
-        typer.echo(rendered(lines, output.style), nl=False)
-        return
-    constant = {name for name in LOAD if len({str(line[name]) for line in lines}) == 1}
-    table = [{name: value for name, value in line.items() if name not in constant} for line in lines]
-    (print_markdown if output.style == "md" else print_table)("candidates", table)
-    answers = recommend(with_command(rows, final.about.command, short_name(final.path)))
-    typer.echo("\n".join(["", *together(answers), ""]))
-    for answer, topic in zip(answers, topics_of(answers), strict=True):
-        heading = f"deploy ({topic}):" if len(answers) > 1 else "deploy:"
-        typer.echo("\n  ".join([heading, *deploy(answer, rows)]))
-
-
-def recorded(specs: Sequence[RunSpec], output: Output) -> run.Outcome:
-    """A run; raises its interrupt."""
-    done = run.record(specs, output.parent, run.Terminal(output))
-    run.say_where(done, output)
-    return done
-
-
-def choices(load: Sequence[Row], measured: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """The candidates under one load: what was predicted, what was then measured, or why it was not."""
-    found = best_choices(load)
-    failed = [Choice(row, row["k"], math.nan, 0, 0) for row in load if name_of(row) not in {one.name for one in found}]
-    for choice in (*found, *failed):
-        same = [row for row in measured if (name_of(row), row["k"]) == (choice.name, choice.k)
-                and all(text_in(row, name) == text_in(choice.row, name) for name in LOAD)]  # fmt: skip
-        wrong = flaw(same[0] if same else choice.row)
-        yield {
-            **{name: choice.row.get(name) for name in LOAD}, "candidate": choice.name, "K": choice.k,
-            "predicted": None if math.isnan(choice.speedup) else round(choice.speedup, 3),
-            "measured": round(same[0]["speedup"], 3) if same and not wrong else None,
-            "note": wrong or ("" if same else why_not(choice, found)),
-        }  # fmt: skip
-
-
-def deploy(answer: Recommendation, rows: Sequence[Row]) -> list[str]:
-    """The words that start each engine with the recommended draft; for vLLM K by batch where that differs."""
-    row = next((row for row in rows if row["speedup"] == answer.speedup and row["k"] == answer.k), None)
-    if row is None or "NO" in (answer.answer, answer.leaning) or (answer.speedup or 0) <= 1:
-        return ["the engine without a draft"]
-    served, named = text_in(row, "backend"), ("target", "draft", "method", "k", "spec_config")
-    spec = RunSpec(**{name: row[name] for name in named if row.get(name)})
-    arm = spec.spec_config or arms.METHODS.get(spec.method, "")
-    engines = [one for one in ([served] if served in arms.ENGINES else arms.ENGINES) if arm in arms.ENGINES[one].named]
-    lines = [f"{one}: {shlex.join(arms.filled(spec.with_(backend=one), arm, spec.draft))}" for one in engines]
-    schedule = vllm_schedule(best_ks([row for row in rows if name_of(row) == (spec.spec_config or spec.method)]))
-    if len(schedule.get("num_speculative_tokens_per_batch_size", [])) > 1 and "vllm-serve" in engines:
-        lines.append(f"vllm-serve, K by requests at once: {json.dumps(schedule)}")
-    unsure = ["once that is certain:"] if answer.answer == "UNCLEAR" else []
-    return [*unsure, *lines] if lines else ["no server that specbench knows has this method"]

@@ -12,7 +12,7 @@ from typing import Any
 from specbench.judge.advice import QUESTION, at_once, drafting
 from specbench.results import noise
 from specbench.results.statistics import Interval, widened
-from specbench.spec import BASELINE, CHOOSING
+from specbench.spec import BASELINE, CHOOSING, drafted_by
 from specbench.theory import optimum
 from specbench.wording import Row, number_in, ranges, text_in
 
@@ -62,6 +62,7 @@ class Candidate:
         schedule = text_in(self.row, "schedule")
         rule = f"{schedule}:{text_in(self.row, 'confidence')}" if schedule == "confidence" else schedule
         choice = f"K = {self.k}" if self.constant else f"--schedule {rule} with K up to {self.k}"
+        method = drafted_by(text_in(self.row, "spec_config"), method)
         return choice if method == "chain" else f"{method} ({choice})"
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from specbench import presets
 from specbench.jobs import run as job
-from specbench.jobs.parsing import USUAL, with_lists, with_models
 from specbench.jobs.resume import Typed, record_rest
 from specbench.library.result import Hear, Hearing, Result
 from specbench.measure import grid
+from specbench.measure.parsing import USUAL, with_lists, with_models
 from specbench.results.named_runs import found_run
 from specbench.settings import engine_options
 

@@ -22,7 +22,7 @@ from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import needs, read_method
 from specbench.decoding.methods import build
-from specbench.decoding.proofs.exact import CPU, EXACT, control_error, prove, replay_outcomes, said_lossless
+from specbench.decoding.proofs.exact import CPU, EXACT, control_error, prove, replay_outcomes
 from specbench.decoding.randomness import Source
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.measure.lossless import (
@@ -185,7 +185,7 @@ def proof_checks(methods: Sequence[str], watch: Watch) -> list[Check]:
 
 def method_check(name: str) -> Check:
     """Compare the joint distribution of a method's output with the target's."""
-    proof, lossless = prove(name), said_lossless(name)
+    proof, lossless = prove(name), bool(read_method(name)["lossless"])
     if not proof.sizes:
         return Check(PROOF, "not checked", name, detail="a round of it has too many outcomes to enumerate")
     detail = f"largest error of a probability, {proof.sizes} sizes"

@@ -318,7 +318,7 @@ def mtp_taken(asked: Asked, target: Borrowed) -> tuple[dict[str, Tensor], bool]:
     found = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
     if module.hidden_first and not hidden_first(SPECULATORS, target):
         found["proj.weight"] = torch.cat(found["proj.weight"].chunk(2, 1)[::-1], 1)
-    return found, module.post_norm
+    return found, module.feeds_normed
 
 
 def mtp_described(network: Any, asked: Asked, normed: bool) -> dict[str, Any]:

@@ -1,22 +1,28 @@
 """Whole audits of toy servers: every fault is found and named, and a server without one is not accused."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from specbench.audit.certificate import LOSSLESS, LOSSY, NUMERIC, OPEN, Audit, audit_json, page, sentences
 from specbench.audit.course import Bounds
 from specbench.audit.probes import Ask, Reply, ServerProbe
+from specbench.backends.engines import install
+from specbench.backends.engines.started import Started
 from specbench.errors import NotLosslessError, ServerError
 from specbench.jobs.audit import answers, judged, show
 from specbench.jobs.output import Output
+from specbench.spec import BASELINE
+from tests.support import faulty_server
 from tests.support.direct import Direct, audited, course
 from tests.support.faulty_server import NAME, Server, serving
 from tests.support.frontdoor import Command
 from tests.support.server_faults import FAULTS
+from tests.support.tinypair import Pair
 
 # The kind, what is found, and the words of its likely cause
 FOUND: dict[str, tuple[str, str, str]] = {
@@ -197,7 +203,7 @@ def test_a_server_that_dies_leaves_a_certificate(tmp_path: Path, capsys: pytest.
         made = judged(one, found, left, "2026", {}, 1.0)
         assert made.requests > 0
         with pytest.raises(error, match=said):
-            show(made, tmp_path, Output(), Console(stderr=True))
+            show(made, tmp_path, Output())
         shown = capsys.readouterr()
         assert "the audit ended early: http://toy: the connection was lost, in the part " in " ".join(shown.out.split())
         assert ("--resume" in shown.err) == (fault is not None)
@@ -226,3 +232,18 @@ def test_the_command(tmp_path: Path, command: Command) -> None:
     assert "continued" not in done.err
     lines = [line for line in (done.folder / "fault-1.sh").read_text().splitlines() if not line.startswith("#")]
     assert [line.split()[:2] for line in lines] == [["curl", "-s"]] * 2
+
+
+def test_servers_that_specbench_starts_are_audited(
+    command: Command, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faulty_server, "NAME", str(pair.target))
+    monkeypatch.setenv(install.VLLM_PYTHON, sys.executable)
+    with serving(Server(speculative=False)) as baseline, serving(Server(fault="padded-rows")) as spec:
+        urls = {BASELINE: baseline}
+        monkeypatch.setattr(Started, "ready", lambda _, one: SimpleNamespace(url=urls.get(one.method, spec)))
+        given = ("--backend", "vllm-serve", "--target", pair.target, "--spec-config", "ngram", "--k", 3)
+        done = command("audit", *given, "--dataset", "code", "--requests", 50, "--limit", 8)
+    assert done.code == 5, done.err
+    assert json.loads((done.folder / "audit.json").read_text())["settings"]["spec_config"] == "ngram"
+    assert "padded to 1 + K" in done.out

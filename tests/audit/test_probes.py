@@ -111,9 +111,6 @@ def test_sglang_decodes_and_scores_at_its_own_endpoint() -> None:
     assert found.sent[1][1]["logprob_start_len"] == 1
 
 
-TOP = [{"id": 5, "logprob": -0.1}, {"id": 6, "logprob": -3.0}]
-
-
 def test_llama_cpp_scores_one_token_at_a_time() -> None:
     place = {
         "id": 5,

@@ -11,8 +11,8 @@ from transformers import LlamaForCausalLM
 
 from specbench.backends.native import open_pair
 from specbench.backends.roles import kept_layers, stands_for, trail
-from specbench.jobs.parsing import with_models
 from specbench.measure.grid import cells
+from specbench.measure.parsing import with_models
 from specbench.spec import RunSpec, named_models, written_models
 from tests.support.checkpoints import llama
 from tests.support.frontdoor import SHORT, Command

@@ -9,7 +9,6 @@ function plans for it: one that plans for 20 ms makes every step of an eager bas
 calls are replayed from a graph, as in captured rounds, 32 of them, over four sets of keys.
 """
 
-import argparse
 import statistics
 from collections.abc import Callable, Iterator
 from itertools import cycle
@@ -33,18 +32,6 @@ FUNCTIONS = {
     "in parts": None,
 }
 CALLS, SETS = 32, 4  # of a graph, and of keys, which no cache holds all
-
-
-def options() -> argparse.ArgumentParser:
-    found = harness.parser(__doc__)
-    found.add_argument("--dtype", default="bfloat16", help="(bfloat16)")
-    found.add_argument("--keys", default="128,512,2048,8192", help="(128,512,2048,8192)")
-    found.add_argument("--queries", default="1,5", help="(1,5)")
-    found.add_argument("--heads", type=int, default=32, help="of queries (32)")
-    found.add_argument("--groups", type=int, default=8, help="of keys, the second time (8)")
-    found.add_argument("--width", type=int, default=128, help="of a head (128)")
-    found.add_argument("--repeat", type=int, default=20, help="(20)")
-    return found
 
 
 def call(function: SDPBackend | None, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
@@ -103,7 +90,15 @@ def rows(bench: Bench) -> Iterator[harness.Row]:
 
 @torch.no_grad()
 def main() -> None:
-    bench = harness.begin("attention", "Attention by the length of its keys", options().parse_args())
+    found = harness.parser(__doc__)
+    found.add_argument("--dtype", default="bfloat16", help="(bfloat16)")
+    found.add_argument("--keys", default="128,512,2048,8192", help="(128,512,2048,8192)")
+    found.add_argument("--queries", default="1,5", help="(1,5)")
+    found.add_argument("--heads", type=int, default=32, help="of queries (32)")
+    found.add_argument("--groups", type=int, default=8, help="of keys, the second time (8)")
+    found.add_argument("--width", type=int, default=128, help="of a head (128)")
+    found.add_argument("--repeat", type=int, default=20, help="(20)")
+    bench = harness.begin("attention", "Attention by the length of its keys", found.parse_args())
     bench.publish(
         [Sheet(f"{bench.args.heads} heads of width {bench.args.width}, {bench.args.dtype}", list(rows(bench)))]
     )

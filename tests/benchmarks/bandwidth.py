@@ -18,7 +18,6 @@ import torch
 
 from specbench.backends.native import Native
 from specbench.data.prompts import Prompt
-from specbench.decoding.timing import clock_for
 from specbench.metrics import Trace
 from specbench.spec import BASELINE, RunSpec
 from tests.benchmarks import harness
@@ -37,15 +36,9 @@ def rates(gigabytes: float, device: torch.device, repeat: int) -> dict[str, list
         "copy": (lambda: target.copy_(source), 2 * size),
         "matrix · vector": (lambda: torch.mv(source, vector), size),
     }
-    clock, found = clock_for(device), {name: list[float]() for name in calls}
-    for turn in range(repeat + 1):
-        for name, (call, moved) in calls.items():
-            clock.start()
-            call()
-            seconds, _ = clock.stop()
-            if turn:  # the first touches the pages
-                found[name].append(moved / seconds)
-    return found
+    timed = {name: harness.seconds_of(call, device) for name, (call, _) in calls.items()}
+    found = harness.in_turns(timed, repeat)
+    return {name: [moved / seconds for seconds in found[name]] for name, (_, moved) in calls.items()}
 
 
 def weight_bytes(network: Any) -> int:

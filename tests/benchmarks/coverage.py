@@ -92,10 +92,6 @@ def bootstraps(parts: Numbers, wholes: Numbers, rng: np.random.Generator) -> tup
     return Interval(value, *np.quantile(values, [0.025, 0.975])), Interval(value, *np.quantile(values, levels))
 
 
-def covered(found: list[Interval], truth: float) -> str:
-    return f"{np.mean([i.low <= truth <= i.high for i in found]):.3f}"
-
-
 def coverage(runs: int, boots: int) -> Table:
     """One line per law of the prompts and kind of interval, one column per number of prompts."""
     laws: dict[str, tuple[tuple[Draw, float], Callable[[Numbers, Numbers], Interval]]] = {
@@ -119,7 +115,7 @@ def coverage(runs: int, boots: int) -> Table:
             if shipped is shipped_share:
                 kinds["binomial"] = [binomial(*d) for d in data]
             for kind, found in kinds.items():
-                lines.setdefault(kind, []).append(covered(found, truth))
+                lines.setdefault(kind, []).append(f"{np.mean([i.low <= truth <= i.high for i in found]):.3f}")
         for kind, shares in lines.items():
             table.add_row(name, kind, *shares)
     return table

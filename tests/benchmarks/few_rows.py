@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from specbench.models.execution import compiled, few_rows
 from specbench.models.execution.few_rows import Matrix
 from specbench.models.execution.region_code import Regional, Regions, Store
-from tests.benchmarks.harness import Sheet, begin, listed, middle, parser, say
+from tests.benchmarks.harness import Sheet, begin, in_turns, listed, middle, parser, say
 from tests.support.tiers import never
 
 CPU = torch.device("cpu")
@@ -75,11 +76,11 @@ def by_onednn(layer: Layer) -> Callable[[Tensor], Tensor]:
     return lambda x: products(x, matrices)
 
 
-def seconds(layers: list[Callable[[Tensor], Tensor]], x: Tensor) -> float:
+def milliseconds(layers: list[Callable[[Tensor], Tensor]], x: Tensor) -> float:
     begun = time.perf_counter()
     for layer in layers:
         x = layer(x)
-    return time.perf_counter() - begun
+    return 1e3 * (time.perf_counter() - begun)
 
 
 @torch.no_grad()
@@ -103,11 +104,8 @@ def main() -> None:
             with without():
                 arms[count, "inductor"] = ready(layers, x)
             arms[count, "oneDNN"] = [by_onednn(layer) for layer in layers]
-        times: dict[tuple[int, str], list[float]] = {arm: [] for arm in arms}
-        for turn in range(-1, args.turns):
-            for count, kind in list(arms)[:: 1 if turn % 2 else -1]:
-                taken = 1e3 * seconds(arms[count, kind], inputs[count])
-                times[count, kind] += [taken] if turn >= 0 else []  # the first one warms
+        calls = {(count, kind): partial(milliseconds, arm, inputs[count]) for (count, kind), arm in arms.items()}
+        times = in_turns(calls, args.turns, args.seed)
         least = {kind: statistics.median(times[min(inputs), kind]) for kind in KINDS}
         rows = [
             {

@@ -12,63 +12,45 @@ with 95 % intervals over prompts.
 """
 
 import gc
-import time
 from typing import Any
 
 from specbench import metrics
-from specbench.backends.base import Backend
 from specbench.backends.engines.transformers import Transformers
 from specbench.backends.native import Native, open_pair
-from specbench.data.prompts import Prompt
 from specbench.results.samples import digest
 from specbench.results.statistics import speedup_interval
 from specbench.spec import BASELINE, RunSpec
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Bench, Sheet, between, listed
-from tests.benchmarks.peers import Run
+from tests.benchmarks.peers import Arm, Run, arm_of
 
 RULES = ("common", "strings")
 STRINGS: dict[str, Any] = {"vocabulary": "strings", "tier": "eager"}
 GENERATE = "generate"
 
 
-class Counted:
-    """An arm of a backend, and how many tokens its rounds tested and accepted."""
-
-    def __init__(self, backend: Backend, spec: RunSpec, longest: int) -> None:
-        self.tested = self.accepted = self.rounds = 0
-        self._decode = backend.prepare(spec, longest)
-
-    def __call__(self, prompt: Prompt) -> Run:
-        began = time.perf_counter()
-        (trace,) = self._decode([prompt.ids], [0])
-        seconds = time.perf_counter() - began
-        self.tested += sum(one.tested for one in trace.rounds)
-        self.accepted += sum(one.accepted for one in trace.rounds)
-        self.rounds += len(trace.rounds)
-        return Run(trace.tokens, seconds, trace.prefill_seconds, len(trace.rounds))
-
-
-def theirs(native: Native, spec: RunSpec, longest: int, rule: str = "") -> Counted:
+def theirs(native: Native, spec: RunSpec, longest: int, rule: str = "") -> Arm:
     """Their baseline or a rule: strings when greedy; common tokens when sampling, here from the likeliest alone."""
     spec = spec.with_(tier="eager", vocabulary=None)
     likeliest = {"temperature": 1.0, "top_k": 1} if rule == "common" else {}
     one = spec.with_(**likeliest) if rule else spec.baseline
-    return Counted(Transformers(native, [one]), one, longest)
+    return arm_of(Transformers(native, [one]), one, longest)
 
 
-def row_of(name: str, arm: Counted, results: dict[str, list[Run]], base: str) -> dict[str, Any]:
+def row_of(name: str, results: dict[str, list[Run]], base: str) -> dict[str, Any]:
     """A line of the table."""
     runs, first = results[name], results[base]
     seconds = [[run.seconds for run in some] for some in (first, runs)]
     tokens = [[len(run.tokens) for run in some] for some in (first, runs)]
     ratio = speedup_interval(seconds[0], tokens[0], seconds[1], tokens[1])
     same = sum(a.tokens == b.tokens for a, b in zip(runs, first, strict=True))
+    rounds = [one for run in runs for one in run.rounds]
+    tested, accepted = (sum(getattr(one, what) for one in rounds) for what in ("tested", "accepted"))
     return {
         "arm": name,
         "tokens/s": metrics.ratio(sum(tokens[1]), sum(seconds[1])),
-        "alpha": metrics.ratio(arm.accepted, arm.tested) if arm.tested else None,
-        "tokens/round": metrics.ratio(arm.accepted + arm.rounds, arm.rounds) if arm.tested else None,
+        "alpha": metrics.ratio(accepted, tested) if tested else None,
+        "tokens/round": metrics.ratio(accepted + len(rounds), len(rounds)) if tested else None,
         "speedup": None if name == base else between(ratio),
         "same text": f"{same}/{len(runs)}",
     }
@@ -84,20 +66,19 @@ def measure(bench: Bench) -> tuple[Sheet, list[dict[str, Any]]]:
     prompts = harness.prompts_for(native, spec)
     longest = max(len(prompt.ids) for prompt in prompts)
     base = f"ours {spec.tier} baseline"
-    arms: dict[str, Counted] = {base: Counted(native, spec.with_(method=BASELINE, k=0, vocabulary="common"), longest)}
+    arms: dict[str, Arm] = {base: arm_of(native, spec.with_(method=BASELINE, k=0, vocabulary="common"), longest)}
     arms |= {
-        "ours common": Counted(native, spec.with_(vocabulary="common"), longest),
-        "ours strings": Counted(other, spec.with_(**STRINGS), longest),
+        "ours common": arm_of(native, spec.with_(vocabulary="common"), longest),
+        "ours strings": arm_of(other, spec.with_(**STRINGS), longest),
     }
     arms[GENERATE] = theirs(native, spec, longest)
     arms |= {f"assisted {rule}": theirs(native, spec, longest, rule) for rule in listed(args.theirs)}
     results = harness.interleaved(arms, prompts, args.warmup, args.seed)
-    rows = [row_of(name, arm, results, base if name.startswith("ours") else GENERATE) for name, arm in arms.items()]
+    rows = [row_of(name, results, base if name.startswith("ours") else GENERATE) for name in arms]
     raw = [{"arm": name, "prompt": prompt.id, "tokens": len(run.tokens), "seconds": run.seconds,
             "output_sha256": digest(run.tokens)}
            for name, runs in results.items() for prompt, run in zip(prompts, runs, strict=True)]  # fmt: skip
     notes = [pairs[rule].warnings[0] for rule in RULES]
-    notes.append("alpha and tokens per round are over all prompts that were decoded, those of the warm-up included")
     about = f"{args.pair}, {args.dtype}, K = {args.k}, {len(prompts)} prompts of {args.dataset}, {args.new} new tokens"
     return Sheet(about, rows, notes), raw
 

@@ -65,17 +65,6 @@ class Part:
     file: Path | None = None
 
 
-def options() -> argparse.ArgumentParser:
-    found = harness.parser(__doc__)
-    found.add_argument(
-        "--pair", default="demo@llama-7b:demo-draft@llama-68m", help="(demo@llama-7b:demo-draft@llama-68m)"
-    )
-    found.add_argument("--dtype", default="bfloat16", help="(bfloat16)")
-    found.add_argument("--minutes", type=float, default=14.0, help="for all of it (14)")
-    found.add_argument("--parts", default="", help="only those whose titles match this regular expression (all)")
-    return found
-
-
 def parts(args: argparse.Namespace, device: torch.device, work: Path) -> Iterator[Part]:
     """What is run, the most telling first."""
     gpu = device.type == "cuda"
@@ -208,7 +197,14 @@ def printed(command: Sequence[str]) -> str:
 
 
 def main() -> None:
-    args = options().parse_args()
+    found = harness.parser(__doc__)
+    found.add_argument(
+        "--pair", default="demo@llama-7b:demo-draft@llama-68m", help="(demo@llama-7b:demo-draft@llama-68m)"
+    )
+    found.add_argument("--dtype", default="bfloat16", help="(bfloat16)")
+    found.add_argument("--minutes", type=float, default=14.0, help="for all of it (14)")
+    found.add_argument("--parts", default="", help="only those whose titles match this regular expression (all)")
+    args = found.parse_args()
     bench = harness.begin("gpu", "What a GPU shows", args)
     end = time.monotonic() + 60 * args.minutes
     file = Path(args.save or f"results/benchmarks/gpu-{plain(environment(bench.device)['device_name'])}.md")

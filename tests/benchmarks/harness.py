@@ -5,10 +5,11 @@ It knows how something is measured and written down; it must not know what is me
 
 import argparse
 import math
+import random
 import shlex
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +23,7 @@ from specbench import Progress, Result, load_run, run
 from specbench.backends.native import Native, open_pair
 from specbench.data.loading import load_prompts
 from specbench.data.prompts import Prompt
+from specbench.decoding.timing import clock_for
 from specbench.files import replace_text
 from specbench.measure.order import order_of
 from specbench.models.checkpoints.description import resolve_device
@@ -30,6 +32,7 @@ from specbench.results.named_runs import column_names, write_csv
 from specbench.results.statistics import Interval, speedup_interval
 from specbench.spec import RunSpec
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 R = TypeVar("R")
 Row = Mapping[str, Any]
@@ -216,6 +219,28 @@ def interleaved(arms: Mapping[str, Callable[[T], R]], items: Sequence[T], warmup
         for name in order_of(list(arms), seed, 0, number):
             results[name].append(arms[name](item))
     return results
+
+
+def in_turns(calls: Mapping[K, Callable[[], float]], turns: int, seed: int = 0) -> dict[K, list[float]]:
+    """What every call gives in every turn, in random order: what came last is partly in a cache. The first warms."""
+    shuffled, found = random.Random(seed), {name: list[float]() for name in calls}
+    for turn in range(turns + 1):
+        for name in shuffled.sample(list(calls), len(calls)):
+            given = calls[name]()
+            found[name] += [given] if turn else []
+    return found
+
+
+def seconds_of(call: Callable[[], object], device: torch.device) -> Callable[[], float]:
+    """The seconds of a call as one that can be called again."""
+    clock = clock_for(device)
+
+    def timed() -> float:
+        clock.start()
+        call()
+        return clock.stop()[0]
+
+    return timed
 
 
 def synchronize(device: torch.device) -> None:

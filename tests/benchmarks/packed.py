@@ -8,9 +8,8 @@ of rows (`onednn.settle`), in turn. `specbench.models.network.packed` says where
 passes have them, and `python -m tests.benchmarks.peers --tiers eager,plain` what that does to whole decodes.
 """
 
-import random
-import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 
 import torch
@@ -19,10 +18,11 @@ from torch import Tensor
 
 from specbench.models.execution.few_rows import Matrix, settle
 from tests.benchmarks import harness
-from tests.benchmarks.harness import Row, Sheet, listed, numbers, say
+from tests.benchmarks.harness import Row, Sheet, in_turns, listed, numbers, say, seconds_of
 
 SIZES = ((256, 256), (576, 576), (1536, 576), (1024, 1024), (2816, 1024), (2048, 2048), (49152, 576))  # out, in
 Product = Callable[[Tensor], Tensor]
+CPU = torch.device("cpu")
 
 
 def main() -> None:
@@ -56,8 +56,11 @@ def sheet(dtype: torch.dtype, rows: Sequence[int], size: int, turns: int) -> She
             "packed": packed,
             "packed, settled": settled,
         }
-        seconds = timed(arms, {number: torch.randn(1, number, width).to(dtype) for number in rows}, turns)
-        found += [line(f"{count} × {out}, {width}", number, seconds[number]) for number in rows]
+        for number in rows:
+            x = torch.randn(1, number, width).to(dtype)
+            calls = {name: seconds_of(partial(every, products, x), CPU) for name, products in arms.items()}
+            seconds = {name: median(some) for name, some in in_turns(calls, turns).items()}
+            found.append(line(f"{count} × {out}, {width}", number, seconds))
     return Sheet(f"{str(dtype).removeprefix('torch.')}: all matrices of a size, one after the other", found)
 
 
@@ -65,23 +68,9 @@ def of_plain(weight: Tensor) -> Product:
     return lambda x: F.linear(x, weight)
 
 
-def timed(
-    arms: Mapping[str, Sequence[Product]], factors: Mapping[int, Tensor], turns: int
-) -> dict[int, dict[str, float]]:
-    """Median seconds of every arm, by the number of rows of the other factor; all in turn, in random order, as what was
-    read last is partly in a cache."""
-    shuffled = random.Random(0)
-    found: dict[int, dict[str, list[float]]] = {number: {name: [] for name in arms} for number in factors}
-    for turn in range(turns + 1):
-        for number, x in factors.items():
-            for name in shuffled.sample(list(arms), len(arms)):
-                products = arms[name]
-                began = time.perf_counter()
-                for product in products:
-                    product(x)
-                if turn:  # the first is warm-up
-                    found[number][name].append(time.perf_counter() - began)
-    return {n: {name: median(seconds) for name, seconds in some.items()} for n, some in found.items()}
+def every(products: Sequence[Product], x: Tensor) -> None:
+    for product in products:
+        product(x)
 
 
 def line(what: str, rows: int, seconds: Mapping[str, float]) -> Row:

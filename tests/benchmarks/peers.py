@@ -37,12 +37,12 @@ THEIRS = (PLAIN, BEST, ASSISTED)
 
 @dataclass(frozen=True)
 class Run:
-    """One call: new tokens, seconds of all of it, those of its prefill, and passes of the target."""
+    """One call: new tokens, seconds of all of it, those of its prefill, and its rounds."""
 
     tokens: tuple[int, ...]
     seconds: float
     prefill: float
-    passes: int
+    rounds: Sequence[metrics.RoundCounts]
 
 
 Arm = Callable[[Prompt], Run]
@@ -55,7 +55,7 @@ def arm_of(backend: Backend, spec: RunSpec, longest: int) -> Arm:
     def arm(prompt: Prompt) -> Run:
         began = time.perf_counter()
         (trace,) = decode([prompt.ids], [0])
-        return Run(trace.tokens, time.perf_counter() - began, trace.prefill_seconds, len(trace.rounds))
+        return Run(trace.tokens, time.perf_counter() - began, trace.prefill_seconds, trace.rounds)
 
     return arm
 
@@ -79,7 +79,7 @@ def arm_row(name: str, runs: Sequence[Run], reference: Sequence[Run]) -> dict[st
         "tokens/s": metrics.ratio(tokens, seconds),
         "tokens/s decode": metrics.ratio(tokens, seconds - prefill),
         "prefill ms": 1000 * prefill / len(runs),
-        "tokens/pass": metrics.ratio(tokens, sum(run.passes for run in runs)),
+        "tokens/pass": metrics.ratio(tokens, sum(len(run.rounds) for run in runs)),
         "same text": f"{sum(a.tokens == b.tokens for a, b in zip(runs, reference, strict=True))}/{len(runs)}",
     }
 

@@ -13,6 +13,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from specbench.decoding.decode import begin
 from specbench.decoding.rounds import Whole
 from specbench.models.execution.compiled import Compiled
 from specbench.spec import RunSpec
-from tests.benchmarks.harness import Bench, Sheet, listed, middle, parser, say
+from tests.benchmarks.harness import Bench, Sheet, in_turns, listed, middle, parser, say
 from tests.benchmarks.harness import begin as begun
 from tests.benchmarks.startup import process
 
@@ -96,10 +97,8 @@ def speeds(bench: Bench, pair: str) -> dict[str, str]:
         backend = open_pair([spec])
         backend.load()
         ways = {how: rounds(backend, spec, how == "whole")[0] for how in ("regions", "whole")}
-        times: dict[str, list[float]] = {how: [] for how in ways}
-        for turn in range(args.turns):
-            for how in (list(ways), list(ways)[::-1])[turn % 2]:
-                times[how].append(decoded(backend, spec, ways[how], args.new))
+        calls = {how: partial(decoded, backend, spec, way, args.new) for how, way in ways.items()}
+        times = in_turns(calls, args.turns, args.seed)
         ratios = [a / b for a, b in zip(times["whole"], times["regions"], strict=True)]
         found |= {f"{name}, {how}: ms per round": middle(values) for how, values in times.items()}
         found |= {f"{name}: whole ÷ regions": middle(ratios)}

@@ -8,13 +8,11 @@ is the median over the turns. That the two ways of ours keep the same tokens is 
 """
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 from transformers import TopPLogitsWarper
 
-from specbench.decoding.timing import clock_for
 from specbench.models.network.sampling import by_digits, by_sort
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Bench, Sheet
@@ -32,22 +30,11 @@ def rows(bench: Bench) -> Iterator[harness.Row]:
                 "sort": lambda scores=scores: by_sort(scores, args.p),
                 "digits": lambda scores=scores: by_digits(scores, args.p),
             }
-            found = milliseconds(bench, calls)
+            timed = {name: harness.seconds_of(call, bench.device) for name, call in calls.items()}
+            found = harness.in_turns(timed, args.repeat, args.seed)
             ratio = statistics.median(a / b for a, b in zip(found["sort"], found["digits"], strict=True))
-            medians = {f"{name}, ms": statistics.median(times) for name, times in found.items()}
+            medians = {f"{name}, ms": 1000 * statistics.median(times) for name, times in found.items()}
             yield {"vocabulary": width, "rows": count, **medians, "sort ÷ digits": ratio}
-
-
-def milliseconds(bench: Bench, calls: dict[str, Callable[[], Tensor]]) -> dict[str, list[float]]:
-    """Of every call in every turn, the first turn left out."""
-    clock, found = clock_for(bench.device), dict[str, list[float]]((name, []) for name in calls)
-    for turn in range(bench.args.repeat + 1):
-        for name, call in calls.items():
-            clock.start()
-            call()
-            seconds, _ = clock.stop()
-            found[name] += [1000 * seconds] if turn else []
-    return found
 
 
 @torch.no_grad()

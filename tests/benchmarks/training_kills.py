@@ -25,13 +25,6 @@ DATA = ("--data", "code", "--max-new-tokens", "32", "--checkpoint-minutes", "0.0
 CODE = "import sys; sys.argv[0] = 'specbench'; from specbench.cli.app import main; main()"
 
 
-def options() -> argparse.ArgumentParser:
-    found = harness.parser(__doc__)
-    found.add_argument("--kills", type=int, default=10, help="(10)")
-    found.add_argument("--tokens", type=int, default=40_000, help="learned by every training (40000)")
-    return found
-
-
 def begun(args: argparse.Namespace, work: Path, name: str) -> "subprocess.Popen[bytes]":
     """A training into a folder of its own; all share one token cache."""
     words = ("train", "draft", *DATA, *SHAPE, "--tokens", str(args.tokens), "--cache", str(work / "tokens"))
@@ -48,7 +41,10 @@ def finished(args: argparse.Namespace, work: Path, name: str) -> tuple[str, floa
 
 
 def main() -> None:
-    args = options().parse_args()
+    found = harness.parser(__doc__)
+    found.add_argument("--kills", type=int, default=10, help="(10)")
+    found.add_argument("--tokens", type=int, default=40_000, help="learned by every training (40000)")
+    args = found.parse_args()
     bench = harness.begin("training_kills", "Trainings that are killed and gone on with", args)
     chance = random.Random(args.seed)
     with TemporaryDirectory() as temporary:

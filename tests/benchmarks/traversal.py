@@ -8,7 +8,8 @@ closed form: from the root down Σ over nodes of the chance that all of its path
 nodes of their depth times the chance that the walk ends there. Intervals of the ratio are over prompts.
 
 First the trees that ship; then, for every number of nodes, the best tree and the best chain by Sequoia's dynamic
-programme, whose acceptances are those of the rule from the root down: whether another size is best for `Traversal`.
+programme, whose acceptances are those of the rule from the root down: whether another size is best for `Traversal`. On
+a chain the two rules are block verification and token by token.
 """
 
 from collections.abc import Sequence
@@ -90,9 +91,9 @@ class Watching:
     prompts: Sequence[Prompt]
 
     @torch.inference_mode()
-    def row(self, name: str, method: str, drafter: Drafter | None = None) -> dict[str, object]:
+    def row(self, name: str, method: str, k: int, drafter: Drafter | None = None) -> dict[str, object]:
         """Both rules on the drafts of a method that ships, or of a drafter of its own in the method's place."""
-        spec, totals = self.spec.with_(method=method), list[Watched]()
+        spec, totals = self.spec.with_(method=method, k=k), list[Watched]()
         to: Any = {"new": spec.max_new_tokens, "eos": [], "device": self.native.device}
         for number, prompt in enumerate(self.prompts):
             watched, made = Watched(), self.native.method(spec)
@@ -100,15 +101,11 @@ class Watching:
                 made = replace(made, drafter=drafter)
             decode(replace(made, verifier=watched), [prompt.ids], rng=self.native.source(spec, [number]), **to)
             totals.append(watched)
-        up, down = ([one.rounds + some for one, some in zip(totals, sums, strict=True)] for sums in sums_of(totals))
-        rounds = sum(one.rounds for one in totals)
+        up, down = ([getattr(one, way) for one in totals] for way in ("up", "down"))
+        accepted, rounds = between(ratio_of_totals(up, down)), sum(one.rounds for one in totals)
+        up, down = ([one.rounds + some for one, some in zip(totals, sums, strict=True)] for sums in (up, down))
         found = {"from the root down": round(sum(down) / rounds, 3), "from the leaves up": round(sum(up) / rounds, 3)}
-        return {"drafts": name, **found, "ratio": between(ratio_of_totals(up, down))}
-
-
-def sums_of(totals: Sequence[Watched]) -> tuple[list[float], list[float]]:
-    """What was accepted of the drafts of every prompt, from the leaves up and from the root down."""
-    return [one.up for one in totals], [one.down for one in totals]
+        return {"drafts": name, **found, "ratio": between(ratio_of_totals(up, down)), "of accepted tokens": accepted}
 
 
 def parents_of(search: Search, nodes: int) -> tuple[int, ...]:
@@ -121,16 +118,19 @@ def main() -> None:
     options = harness.parser(__doc__)
     harness.decoding(options, "demo:demo-draft", prompts=16, new=64)
     options.add_argument("--k", type=int, default=4, help="lookahead of the methods that ship (4)")
+    options.add_argument("--chains", type=harness.numbers, default=[2, 8], help="other lookaheads of the chain (2,8)")
     options.add_argument(
         "--nodes", type=harness.numbers, default=[2, 4, 6, 8, 12], help="of searched trees (2,4,6,8,12)"
     )
     options.set_defaults(dtype="float32")
     bench = harness.begin("traversal", "Trees judged from the leaves up and from the root down", options.parse_args())
-    spec = spec_of(bench, temperature=1.0, k=bench.args.k)
+    k = bench.args.k
+    spec = spec_of(bench, temperature=1.0, k=max(k, *bench.args.chains, 0))
     native = open_pair([spec.with_(method=name) for name in METHODS])
     native.load()
     watching = Watching(native, spec, prompts_for(native, spec))
-    shipped = [watching.row(name, name) for name in METHODS]
+    shipped = [watching.row(f"chain, K = {other}", "chain", other) for other in bench.args.chains]
+    shipped += [watching.row(name, name, k) for name in METHODS]
     counts = count_children(native, [(spec, watching.prompts)], CHILDREN)
     search = Search.over(counts.acceptance, max(bench.args.nodes), DEPTH)
     searched = []
@@ -138,7 +138,7 @@ def main() -> None:
         for shape, parents in (("tree", parents_of(search, nodes)), ("chain", tuple(range(ROOT, nodes - 1)))):
             drafter = Planned(native.models(spec)["draft"], parents, Distinct())
             name = f"{shape} of {nodes}: {', '.join(map(str, parents))}"
-            searched.append(watching.row(name, "tree-distinct", drafter))
+            searched.append(watching.row(name, "tree-distinct", k, drafter))
     about = f"{bench.args.pair}, {spec.dataset}, temperature 1, {len(watching.prompts)} prompts"
     head = "tokens per round by both rules on the same drafts"
     note = "A tree of point masses (tree-top, and merge's prompt lookup by itself) gains nothing from the rule."

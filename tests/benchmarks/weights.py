@@ -8,12 +8,13 @@ drafting by lookup costs; and how much faster both are than those of the first k
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from specbench.backends.native import open_pair
 from specbench.metrics import Trace
 from specbench.spec import RunSpec
-from tests.benchmarks.harness import Bench, Sheet, begin, listed, middle, parser, say
+from tests.benchmarks.harness import Bench, Sheet, begin, in_turns, listed, middle, parser, say
 
 PROMPT = [5, 6, 7, 8] * 8
 Decode = Callable[[list[list[int]], list[int]], list[Trace]]
@@ -38,16 +39,11 @@ def milliseconds(decode: Decode) -> float:
 
 
 def measured(bench: Bench) -> dict[str, dict[str, list[float]]]:
-    """By kind and arm, the milliseconds of every turn; every other turn goes through them backwards."""
+    """By kind and arm, the milliseconds of every turn."""
     arms = {kind: arms_of(bench, kind) for kind in listed(bench.args.kinds)}
-    order = [(kind, name) for kind, both in arms.items() for name in both]
-    times: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in both} for kind, both in arms.items()}
-    for turn in range(-1, bench.args.turns):
-        for kind, name in order[:: 1 if turn % 2 else -1]:
-            taken = milliseconds(arms[kind][name])
-            if turn >= 0:  # the first one warms
-                times[kind][name].append(taken)
-    return times
+    calls = {(kind, name): partial(milliseconds, arm) for kind, both in arms.items() for name, arm in both.items()}
+    times = in_turns(calls, bench.args.turns, bench.args.seed)
+    return {kind: {name: times[kind, name] for name in both} for kind, both in arms.items()}
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from specbench.cli import reading
 from specbench.errors import UsageError
-from specbench.jobs.parsing import parse_k_list
+from specbench.measure.parsing import parse_k_list
 from specbench.theory import formulas
 from tests.support.made_runs import made_run
 

@@ -1,16 +1,27 @@
 """`specbench recommend`: two runs, candidates with reasons, an answer, and words that deploy it."""
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from specbench.jobs import search
-from specbench.jobs.search import candidates, choices, deploy
+from specbench.audit.certificate import Audit
+from specbench.jobs import recommend
+from specbench.jobs.audit import Wanted
+from specbench.jobs.output import Output
+from specbench.jobs.recommend import Setup, after_audits, candidates, choices, deploy
+from specbench.jobs.run import Outcome
+from specbench.judge.candidates import flaw
 from specbench.judge.verdict import recommend as judged
+from specbench.results.documents import About
 from specbench.results.named_runs import read_csv
+from specbench.spec import RunSpec
 from tests.judge.test_choice import row as scouted
+from tests.support.direct import audited as made
+from tests.support.direct import course
 from tests.support.frontdoor import Command
 from tests.support.tinypair import Pair, prompts
 
@@ -97,7 +108,7 @@ def test_a_served_arm_is_deployed_as_it_was_measured_and_by_batch() -> None:
 
 def test_a_server_is_given_its_own_arms(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[Any]()
-    monkeypatch.setattr(search, "start_recommend", lambda cells, *_: seen.extend(cells))
+    monkeypatch.setattr(recommend, "start_recommend", lambda cells, *_: seen.extend(cells))
     given = ("--target", "gpt2", "--backend", "llama-server", "--concurrency", "1,2", "--dataset", "code")
     found = command("recommend", *given)
     assert found.code == 0, found.err
@@ -111,3 +122,41 @@ def test_what_drafts_nothing_is_refused(command: Command) -> None:
     ):
         found = command("recommend", *words)
         assert (found.code, "recommend compares drafts" in found.line) == (2, True)
+
+
+def test_a_draft_that_fails_its_audit_is_not_recommended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"chain": row("chain", 3, 1.4), "suffix": row("suffix", 3, 1.2)}
+    cells = [
+        SimpleNamespace(row=lambda one=one: dict(one), spec=RunSpec(method=name, k=3)) for name, one in rows.items()
+    ]
+    seen = list[Any]()
+
+    def audited(wanted: Wanted, output: Output) -> tuple[Audit, Path]:
+        seen.append((wanted.settings["method"], "limit" in wanted.settings))
+        return made(course("padded-rows" if seen[-1][0] == "chain" else None, share=0.1)), tmp_path
+
+    monkeypatch.setattr(recommend, "audited", audited)
+    found, lines = after_audits(Outcome(tmp_path, About(), cells, None), 0, Setup(1, Output(quiet=True)))  # type: ignore[arg-type]
+    assert seen == [("chain", False), ("suffix", False)]
+    assert ["fails the audit" in flaw(one) for one in found] == [True, False]
+    assert [("NOT LOSSLESS" in line, name in line) for name, line in zip(rows, lines, strict=True)] == [
+        (True, True),
+        (False, True),
+    ]
+    (answer,) = judged(found)
+    assert answer.best == "suffix (K = 3)"
+
+
+def test_a_recommendation_goes_on_where_it_was_interrupted(command: Command, pair: Pair, tmp_path: Path) -> None:
+    data = prompts(tmp_path / "prompts.jsonl", 9, 14)
+    given = ("--target", pair.target, "--draft", pair.draft, "--dataset", data, "--limit", "2", *SHORT)
+    assert command("recommend", *given).code == 0
+    folder = tmp_path / "results"
+    first, second = sorted(folder.glob("*Z_target_draft_*"))
+    assert command("recommend", *given, "--resume", first).code == 0
+    assert sorted(folder.glob("*Z_target_draft_*")) == [first, second]
+    shutil.rmtree(second)
+    assert command("recommend", *given, "--resume", first).code == 0
+    assert len(sorted(folder.glob("*Z_target_draft_*"))) == 2
+    refused = command("recommend", *given, "--temperature", "1", "--resume", first)
+    assert (refused.code, "not the first run of this command" in refused.line) == (2, True)

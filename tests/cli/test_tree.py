@@ -15,7 +15,7 @@ from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
-from specbench.jobs.parsing import write_method
+from specbench.measure.parsing import write_method
 from specbench.measure.search import ChildCounts, best_tree, child_counts, tree_method
 from specbench.spec import RunSpec
 from specbench.theory.optimum import Costs

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.randomness import AHEAD, SeededUniforms, Stream, seed_of
+from specbench.decoding.randomness import AHEAD, SeededUniforms, Stream, generator
 from tests.support.meta import Device
 from tests.support.toys import CPU
 
@@ -27,7 +27,7 @@ def test_a_row_that_begins_anew_draws_as_it_would_alone() -> None:
 def test_on_a_cpu_the_numbers_are_those_of_one_long_draw() -> None:
     source, size = SeededUniforms([7], CPU), 3 * AHEAD + 5
     found = torch.cat([source((1, part), Stream.ACCEPT)[0] for part in (1, 2, AHEAD, size - AHEAD - 3)])
-    alone = torch.Generator().manual_seed(seed_of(7, Stream.ACCEPT))
+    alone = generator(7, Stream.ACCEPT, CPU)
     assert torch.equal(found, torch.rand(size, generator=alone, dtype=torch.float64))
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding.decode import begin, decode, decode_batches, decode_stream
+from specbench.decoding.decode import begin, decode, decode_batches
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Constant, Heuristic, Marginal, Schedule
 from specbench.decoding.loop import Speculate
@@ -21,14 +21,13 @@ from specbench.decoding.timing import WallClock
 from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 from specbench.metrics import Trace, acceptance
-from specbench.models.network.caches import RowStaticCache
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
-from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, autoregressive
 from tests.support.sources import replay_outcomes
 from tests.support.stateful_laws import SCHEDULES
+from tests.support.streams import decode_stream
 from tests.support.tiny import network
 from tests.support.toys import CPU, Toy, chain, nested, number_of, random_pair, three
 
@@ -131,39 +130,6 @@ def test_a_refill_leaves_the_caches_of_other_rows_as_they_are_and_where_they_are
         assert new.data_ptr() == place
         assert torch.equal(new[[0, 2]], old[[0, 2]])
         assert torch.equal(new[1], row[0])
-
-
-def test_selected_rows_have_the_keys_and_values_that_they_had() -> None:
-    method, rows = method_of("chain", Sampling(1.0)), torch.tensor([2, 0, 2])
-    context = begin(PROMPTS[:3], NEW, K, ENDS, CPU)
-    method.start(context)
-    method.advance(context, None, seeded(range(3), CPU))
-    layers = [*method.model.cache.rows, *method.drafter.model.cache.rows]  # type: ignore[attr-defined]
-    before = [(layer.keys, layer.values) for layer in layers]
-    assert all((store[0] != store[2]).any() for stores in before for store in stores)
-    method.select(rows)
-    for layer, (keys, values) in zip(layers, before, strict=True):
-        assert torch.equal(layer.keys, keys[rows])
-        assert torch.equal(layer.values, values[rows])
-
-
-SELECTED = test_selected_rows_have_the_keys_and_values_that_they_had
-MUTANTS: dict[str, Mutant] = {
-    "values keep old rows": (
-        *(RowStaticCache.select, "layer.values.index_select(0, here)", "layer.values"),
-        SELECTED,
-    ),
-    "keys keep old rows": (RowStaticCache.select, "layer.keys.index_select(0, here)", "layer.keys", SELECTED),
-    "only the cache of the target is selected": (
-        *(Speculate.select, "self.drafter.select(rows)", "pass"),
-        SELECTED,
-    ),
-}
-
-
-@mutants(MUTANTS)
-def test_a_cache_that_keeps_old_rows_is_caught(mutant: Mutant) -> None:
-    catches(*mutant)
 
 
 class Forgetful(Causal):

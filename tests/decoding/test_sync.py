@@ -107,9 +107,6 @@ class AnyTree:
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return
 
-    def select(self, rows: Tensor) -> None:
-        return
-
 
 def pair(
     drafter: str,

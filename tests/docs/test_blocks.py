@@ -7,7 +7,7 @@ import pytest
 
 from specbench.cli.options import read_config
 from specbench.decoding.method_files import needs, read_method
-from specbench.jobs.parsing import with_ks
+from specbench.measure.parsing import with_ks
 from tests.docs.blocks import FILES, PAGES, ROOT, Block, blocks, of
 
 EVERY = [block for page in PAGES for block in blocks(page)]

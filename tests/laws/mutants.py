@@ -22,21 +22,15 @@ TESTS = Path(__file__).parents[1]
 Mutant = tuple[Callable[..., Any], str, str, Callable[[], None]]
 
 
-def mutants(table: Mapping[str, Mutant]) -> pytest.MarkDecorator:
-    """Runs a test with each `mutant` of a table by name."""
+def mutants(table: Mapping[str, Mutant] | Mapping[str, "Patch"]) -> pytest.MarkDecorator:
+    """Runs a test with each `mutant` of a table by name, whose check is `mutant[-1]`."""
     tests = {name: check.func if isinstance(check, partial) else check for name, (*_, check) in table.items()}
     marks = {name: pytest.mark.mutant(test=test) for name, test in tests.items()}
     return pytest.mark.parametrize("mutant", [pytest.param(table[name], marks=marks[name], id=name) for name in table])
 
 
-# (owner, name of its attribute, what takes its place, a check that must fail then, the test whose check it is)
-Patch = tuple[Any, str, Any, Callable[[], None], Callable[..., None]]
-
-
-def patches(table: Mapping[str, Patch]) -> pytest.MarkDecorator:
-    """Runs a test with each `mutant` of a table by name, whose attribute is replaced by `catches_patch`."""
-    cases = [pytest.param(one[:4], marks=pytest.mark.mutant(test=one[4]), id=name) for name, one in table.items()]
-    return pytest.mark.parametrize("mutant", cases)
+# (owner, name of its attribute, what takes its place, a check that must fail then: a test, or a `partial` of one)
+Patch = tuple[Any, str, Any, Callable[..., None]]
 
 
 def catches_patch(owner: Any, name: str, wrong: Any, check: Callable[[], None]) -> None:

@@ -43,24 +43,34 @@ def check_law(model: type[Causal], name: str, together: bool = False) -> float:
 # A prefill asks for the last row only (keep = 1); the other passes belong to rounds.
 
 
-class WritesOneSlotBehind(Causal):
-    def _forward(self, one: Pass, keep: int = 0) -> Tensor:
-        return super()._forward(replace(one, slots=one.slots + (keep == 0)), keep)
+def passing(change: Callable[[Pass, bool], Pass]) -> type[Causal]:
+    """Every pass as `change` makes it; it is told whether the pass belongs to a round."""
+
+    class Changed(Causal):
+        def _forward(self, one: Pass, keep: int = 0) -> Tensor:
+            return super()._forward(change(one, keep == 0), keep)
+
+    return Changed
 
 
-class CountsPositionsFromOne(Causal):
-    def _forward(self, one: Pass, keep: int = 0) -> Tensor:
-        return super()._forward(replace(one, positions=one.positions + (keep == 0)), keep)
+def seeing(change: Callable[[int | None, Any], int | None]) -> type[Causal]:
+    """The window of every kind of layer as `change` makes it of the window and the network's description."""
+
+    class Changed(Causal):
+        def windows(self) -> dict[str, int | None]:
+            return {name: change(window, self.config) for name, window in super().windows().items()}
+
+    return Changed
 
 
-class PutsTreesAtTheirSlots(Causal):
-    def _forward(self, one: Pass, keep: int = 0) -> Tensor:
-        return super()._forward(replace(one, positions=one.slots), keep)
-
-
-class SharesTheSlotsOfTheFirstRow(Causal):
-    def _forward(self, one: Pass, keep: int = 0) -> Tensor:
-        return super()._forward(replace(one, slots=one.slots[:1].expand_as(one.slots)), keep)
+WritesOneSlotBehind = passing(lambda one, of_a_round: replace(one, slots=one.slots + of_a_round))
+CountsPositionsFromOne = passing(lambda one, of_a_round: replace(one, positions=one.positions + of_a_round))
+PutsTreesAtTheirSlots = passing(lambda one, _: replace(one, positions=one.slots))
+SharesTheSlotsOfTheFirstRow = passing(lambda one, _: replace(one, slots=one.slots[:1].expand_as(one.slots)))
+SeesOneTokenMore = seeing(lambda window, _: window and window + 1)
+SeesOneTokenLess = seeing(lambda window, _: window and window - 1)
+SeesEverything = seeing(lambda *_: None)
+SlidesInEveryLayer = seeing(lambda _, config: config.sliding_window)
 
 
 class NeverFeedsAgain(Causal):
@@ -76,26 +86,6 @@ class NeverSettles(Causal):
 class SettlesOneSlotShort(Causal):
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         super().settle(start - 1, tree, verdict)
-
-
-class SeesOneTokenMore(Causal):
-    def windows(self) -> dict[str, int | None]:
-        return {name: window and window + 1 for name, window in super().windows().items()}
-
-
-class SeesOneTokenLess(Causal):
-    def windows(self) -> dict[str, int | None]:
-        return {name: window and window - 1 for name, window in super().windows().items()}
-
-
-class SeesEverything(Causal):
-    def windows(self) -> dict[str, int | None]:
-        return dict.fromkeys(super().windows(), None)
-
-
-class SlidesInEveryLayer(Causal):
-    def windows(self) -> dict[str, int | None]:
-        return dict.fromkeys(super().windows(), self.config.sliding_window)
 
 
 def rolls_back_one_short(patch: pytest.MonkeyPatch) -> type[Causal]:

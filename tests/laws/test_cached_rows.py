@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from specbench.decoding.decode import begin, buffer_length, decode, decode_stream
+from specbench.decoding.decode import begin, buffer_length, decode
 from specbench.decoding.drafters.cascade import Relay
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.drafters.dynamic import Dynamic
@@ -35,6 +35,7 @@ from specbench.models.network.early_exit import pair
 from specbench.models.network.sampling import Sampling
 from specbench.models.network.skipping import with_layers
 from tests.support.cases import quick_or_slow
+from tests.support.streams import decode_stream
 from tests.support.tiny import CPU, TOLERANCE, committed, network, path_to, plain_rows
 
 V, NEW = 5, 26
@@ -85,9 +86,6 @@ class Checked:
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         self.model.settle(start, tree, verdict)
-
-    def select(self, rows: Tensor) -> None:
-        self.model.select(rows)
 
     def twin(self) -> "Checked":
         return Checked(self.bench, self.model.twin(), self.net, self.number)

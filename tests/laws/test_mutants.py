@@ -31,55 +31,51 @@ class Inner(Rejection):
     """The rule of an inner speculation under a name of its own, so that it can be replaced alone."""
 
 
-def chain_error(seed: int) -> float:
-    p, q = random_pair(seed, 3, 3)
-    return block_error(chain(p, q, 2), p, 3)
+def of_pair(vocab: int, places: int, error: Callable[[Tensor, Tensor], float]) -> Callable[[int], float]:
+    return lambda seed: error(*random_pair(seed, vocab, places))
 
 
-def match_error(seed: int) -> float:
-    p, q = random_pair(seed, 3, 3)
-    return block_error(chain(p, q, 2, TokenMatch()), p, 3)
+def of_three(error: Callable[[Tensor, Tensor, Tensor], float]) -> Callable[[int], float]:
+    return lambda seed: error(*three(seed, 3, 3))
 
 
-def tree_error(seed: int, how: str) -> float:
-    p, q = random_pair(seed, 4, 3)
-    return block_error(Speculate(Tree((Toy(q),), (3,), how), Toy(p), Rejection()), p, 2)
+def of_tree(how: str) -> Callable[[int], float]:
+    return of_pair(4, 3, lambda p, q: drafted(Tree((Toy(q),), (3,), how), p, 2))
 
 
-def two_models_error(seed: int) -> float:
-    p, q, other = three(seed, 3, 3)
-    return block_error(Speculate(Tree((Toy(q), Toy(other)), (2,)), Toy(p), Rejection()), p, 2)
-
-
-def ragged_error(seed: int) -> float:
-    p, q = random_pair(seed, 3, 3)
-    return block_error(Speculate(Stopping((Toy(q),), (1, 1), stop=1), Toy(p), Rejection()), p, 3)
-
-
-def nested_error(seed: int) -> float:
-    p, middle, q = three(seed, 3, 3)
-    return block_error(nested(p, middle, q, 1, 2, inside=Inner()), p, 3)
-
-
-def sequences_error(seed: int) -> float:
-    p, q = random_pair(seed, 3, 5)
-    return sequence_error(chain(p, q, 2), p, 4, PROMPT, eos=(2,), together=True)
+def drafted(drafter: Tree, p: Tensor, tokens: int) -> float:
+    return block_error(Speculate(drafter, Toy(p), Rejection()), p, tokens)
 
 
 # setting: (error of a pair, the test whose check it is)
 SETTINGS: dict[str, tuple[Callable[[int], float], Callable[..., None]]] = {
-    "chain": (chain_error, exact.test_a_chain_emits_the_law_of_its_target),
-    "match": (match_error, exact.test_a_chain_emits_the_law_of_its_target),
-    "tree, iid": (lambda seed: tree_error(seed, "iid"), exact.test_a_tree_emits_the_law_of_its_target),
-    "tree, without replacement": (
-        lambda seed: tree_error(seed, "without"),
-        exact.test_a_tree_emits_the_law_of_its_target,
+    "chain": (
+        of_pair(3, 3, lambda p, q: block_error(chain(p, q, 2), p, 3)),
+        exact.test_a_chain_emits_the_law_of_its_target,
     ),
-    "tree, top-k": (lambda seed: tree_error(seed, "top"), exact.test_a_tree_emits_the_law_of_its_target),
-    "tree, two models": (two_models_error, exact.test_siblings_from_different_models_with_duplicates_kept),
-    "ragged": (ragged_error, exact.test_rows_with_fewer_nodes_than_their_batch),
-    "nested": (nested_error, exact.test_a_speculation_drafted_by_a_speculation),
-    "sequences": (sequences_error, exact.test_whole_sequences_up_to_a_limit_and_an_end_token),
+    "match": (
+        of_pair(3, 3, lambda p, q: block_error(chain(p, q, 2, TokenMatch()), p, 3)),
+        exact.test_a_chain_emits_the_law_of_its_target,
+    ),
+    "tree, iid": (of_tree("iid"), exact.test_a_tree_emits_the_law_of_its_target),
+    "tree, without replacement": (of_tree("without"), exact.test_a_tree_emits_the_law_of_its_target),
+    "tree, top-k": (of_tree("top"), exact.test_a_tree_emits_the_law_of_its_target),
+    "tree, two models": (
+        of_three(lambda p, q, other: drafted(Tree((Toy(q), Toy(other)), (2,)), p, 2)),
+        exact.test_siblings_from_different_models_with_duplicates_kept,
+    ),
+    "ragged": (
+        of_pair(3, 3, lambda p, q: drafted(Stopping((Toy(q),), (1, 1), stop=1), p, 3)),
+        exact.test_rows_with_fewer_nodes_than_their_batch,
+    ),
+    "nested": (
+        of_three(lambda p, middle, q: block_error(nested(p, middle, q, 1, 2, inside=Inner()), p, 3)),
+        exact.test_a_speculation_drafted_by_a_speculation,
+    ),
+    "sequences": (
+        of_pair(3, 5, lambda p, q: sequence_error(chain(p, q, 2), p, 4, PROMPT, eos=(2,), together=True)),
+        exact.test_whole_sequences_up_to_a_limit_and_an_end_token,
+    ),
 }
 
 
@@ -89,12 +85,8 @@ def worst(setting: str) -> float:
 
 
 # The production code, as the mutants call it.
-ACCEPTANCE, SUBTRACT, LEFT_OVER, SIBLINGS = (
-    rejection.acceptance,
-    rejection.subtract,
-    rejection.left_over,
-    rejection.siblings,
-)
+ACCEPTANCE, SUBTRACT = rejection.acceptance, rejection.subtract
+LEFT_OVER, SIBLINGS = rejection.left_over, rejection.siblings
 JUDGE, MATCH, COMMIT, KEEP_ROWS = Rejection.judge, TokenMatch.judge, loop.commit, loop.keep_rows
 SAMPLE, GROW = Toy.sample, Tree.propose
 

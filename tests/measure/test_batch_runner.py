@@ -22,10 +22,9 @@ from specbench.results.samples import by_prompt, speedup_of
 from specbench.show import run_output
 from specbench.spec import SCHEMA_VERSION, RunSpec
 from specbench.theory import formulas, optimum
-from tests.support.faked_runs import failing, run
+from tests.support.faked_runs import failing, failing_arm, run
 from tests.support.frontdoor import Command
 from tests.support.measured import (
-    Call,
     FakeBackend,
     Witness,
     baseline_trace,
@@ -112,11 +111,7 @@ def test_warm_up_decodes_a_batch() -> None:
 
 
 def test_an_arm_that_fails_in_a_batch_loses_the_batch_alone() -> None:
-    def answer(call: Call) -> Sequence[int]:
-        if call.arm == "chain K=2" and call.prompt[0] == 13:
-            raise MemoryError
-        return (1, 2, 3)
-
+    answer = failing_arm("chain K=2", MemoryError(), 13)
     _, _, cells = run(sampled(*NAMES[:4], k=1), sampled(*NAMES[:4], k=2), answer=answer)  # type: ignore[arg-type]
     assert [(c.status, len(c.samples)) for c in cells] == [("ok", 4), ("oom", 2)]
 
@@ -238,7 +233,6 @@ def test_break_even_where_there_is_none() -> None:
 def test_the_break_even_batch_of_a_cell_follows_from_its_own_passes() -> None:
     some = batched((4, 2), (1, 2), (0, 0))
     base, method = (timing([getattr(s, arm) for s in some]) for arm in ("baseline", "method"))
-    steps, rounds = 10 + 2, 4  # two rows: texts of 8, 5 and 2 tokens, of 2 rounds each
     steps, rounds = max(8, 5 + 2), 2 + 2  # two rows: texts of 8, 5 and 2 tokens, of two rounds each
     one, many = base.verify / steps, method.verify / rounds
     u = (many - one) / (2 * 4)

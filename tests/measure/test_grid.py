@@ -9,8 +9,8 @@ import yaml
 from specbench.decoding.method_files import read_method
 from specbench.errors import UsageError
 from specbench.files import CONFIGS
-from specbench.jobs.parsing import with_batches, with_ks, with_lists
 from specbench.measure.grid import AUTO_CEILING, DEFAULT_LIMIT, by_pair, cells
+from specbench.measure.parsing import with_batches, with_ks, with_lists
 from specbench.spec import RunSpec
 
 

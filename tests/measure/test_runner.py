@@ -12,7 +12,7 @@ from specbench.measure.order import seed_of
 from specbench.measure.runner import measure
 from specbench.results.cells import Losslessness
 from specbench.spec import RunSpec
-from tests.support.faked_runs import failing, flat_scores, no_scores, run
+from tests.support.faked_runs import failing, failing_arm, flat_scores, no_scores, run
 from tests.support.measured import Call, FakeBackend, Witness, job
 
 
@@ -201,11 +201,7 @@ def test_later_groups_go_on_after_a_failed_one(at: int) -> None:
 
 
 def test_an_arm_that_fails_ends_its_own_cell_and_the_others_of_its_group_go_on() -> None:
-    def answer(call: Call) -> Sequence[int]:
-        if call.arm == "chain K=2" and call.prompt[0] == 11:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return (1, 2, 3)
-
+    answer = failing_arm("chain K=2", torch.OutOfMemoryError("CUDA out of memory"), 11)
     backend, witness, cells = run(*(job("a", "b", "c", k=k) for k in (1, 2, 4)), answer=answer)
     assert [(c.spec.k, c.status, len(c.samples)) for c in cells] == [(1, "ok", 3), (2, "oom", 1), (4, "ok", 3)]
     assert sum(c.arm == "chain K=2" for c in backend.calls) == 3, "it is tried again once, by itself"
@@ -229,11 +225,7 @@ def test_what_fits_by_itself_goes_on_where_it_ran_out_of_memory_beside_others() 
 
 
 def test_no_cell_is_tried_again_once_the_baseline_did_not_fit_by_itself() -> None:
-    def answer(call: Call) -> Sequence[int]:
-        if call.arm == "baseline":
-            raise MemoryError
-        return (1, 2, 3)
-
+    answer = failing_arm("baseline", MemoryError())
     backend, _, cells = run(*(job("a", "b", k=k) for k in (1, 2, 4)), answer=answer)
     assert [(c.status, len(c.samples)) for c in cells] == [("oom", 0)] * 3
     assert sum(call.arm == "baseline" for call in backend.calls) == 2
@@ -254,11 +246,7 @@ def test_an_interrupt_ends_what_was_to_be_tried_again() -> None:
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_baseline_that_fails_ends_all_cells_of_its_group(at: int) -> None:
-    def answer(call: Call) -> Sequence[int]:
-        if call.arm == "baseline" and call.prompt[0] == 10 + at:
-            raise NonFiniteError("NaN")
-        return (1, 2, 3)
-
+    answer = failing_arm("baseline", NonFiniteError("NaN"), 10 + at)
     _, witness, cells = run(*(job("a", "b", "c", k=k) for k in (1, 2)), answer=answer)
     assert [(c.status, len(c.samples)) for c in cells] == [("nan", at)] * 2
     assert len(witness.turns) == at

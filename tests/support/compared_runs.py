@@ -38,13 +38,9 @@ def decoded(prompts: int = 24, slower: float = 1.0, noise: float = 0.005, seed: 
     return rows
 
 
-def total(rows: list[dict[str, Any]], name: str) -> float:
-    return float(sum(row[name] for row in rows))
-
-
 def measured(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The columns of results.csv that follow from samples."""
-    sums = {name: total(rows, name) for name in rows[0] if not isinstance(rows[0][name], str)}
+    sums = {name: float(sum(row[name] for row in rows)) for name in rows[0] if not isinstance(rows[0][name], str)}
     step = sums["baseline_seconds"] / sums["baseline_rounds"]
     speedup, alpha = sums["baseline_seconds"] / sums["seconds"], sums["overlap"] / sums["tested"]
     return {

@@ -37,3 +37,14 @@ def failing(error: BaseException, at: int, once: bool = True) -> Answer:
         return (1, 2, 3)
 
     return answer
+
+
+def failing_arm(arm: str, error: BaseException, prompt: int | None = None) -> Answer:
+    """Answers but where one arm is asked: with that prompt, or at all."""
+
+    def answer(call: Call) -> Sequence[int]:
+        if call.arm == arm and prompt in (None, call.prompt[0]):
+            raise error
+        return (1, 2, 3)
+
+    return answer

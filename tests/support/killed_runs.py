@@ -121,7 +121,7 @@ def ordeal(parent: Path, name: str, kills: int, seed: int, longest: float) -> Or
     """Kill a run `kills` times, each after a random part of `longest` seconds, then let it end."""
     path, chance = made(parent, name), random.Random(seed)
     done = lost = torn = killed = 0
-    while killed < kills and done < events_of_whole():
+    while killed < kills and done < 2 * len(NAMES) + len(jobs()):  # turns of both groups, and the ends of all cells
         acknowledged, was_killed = life(path, chance.uniform(0, longest))
         killed += was_killed
         content = (path / journal.FILE).read_bytes()
@@ -130,8 +130,3 @@ def ordeal(parent: Path, name: str, kills: int, seed: int, longest: float) -> Or
         done = events(path)
     life(path, None)
     return Ordeal(killed, torn, lost, outcome(path))
-
-
-def events_of_whole() -> int:
-    """Turns of both groups, and the ends of all cells."""
-    return 2 * len(NAMES) + len(jobs())

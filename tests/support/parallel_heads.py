@@ -77,6 +77,8 @@ class Plain:
     shift: int = 0
 
     def at(self, slots: Tensor, row: int | None = None) -> Tensor:
+        if not self.boundaries:
+            return torch.zeros((*slots.shape, 0))
         assert self.context is not None
         seq = self.context.seq[:, : int(self.context.pos.max()) + 1]
         seq = seq if row is None else seq[row : row + 1]

@@ -20,6 +20,7 @@ from specbench.decoding.rounds import budget
 from specbench.decoding.types import Context
 from specbench.theory.optimum import Costs
 from tests.support.laws import autoregressive, error
+from tests.support.rows import select
 from tests.support.sources import enumerate_outcomes
 from tests.support.toys import CPU, PROMPT, levels_left, nodes, numbers
 
@@ -63,7 +64,7 @@ def histories(
             law.index_add_(0, numbers(context, vocab, size)[done], weight[done])
         rows, weight = merged(context, method, weight, prompt)
         context, prompt = context.select(rows), prompt[rows]
-        method.select(rows)
+        select(method, rows)
     return found
 
 
@@ -72,7 +73,7 @@ def one_round(context: Context, method: Speculate) -> tuple[Context, Speculate, 
 
     def run(origin: Tensor, source: Source) -> tuple[Context, Speculate, Tensor]:
         here, memory = context.select(origin), deepcopy(method)
-        memory.select(origin)
+        select(memory, origin)
         step = memory.advance(here, budget(method, levels_left(context)), source)
         return here, memory, step.round.drafted
 

@@ -27,6 +27,7 @@ from specbench.decoding.types import Context
 from specbench.models.checkpoints.description import attention, experts
 from specbench.models.network.sampling import Sampling
 from tests.support.families import CONFIGS, RECURRENT
+from tests.support.rows import select
 from tests.support.sources import enumerate_outcomes
 from tests.support.toys import levels_left
 
@@ -155,7 +156,7 @@ class Branches:
             parts = (cache.slots, *cache.layers)
             tensors = [t for part in parts for t in vars(part).values() if isinstance(t, Tensor)]
             model.cache = copy.deepcopy(cache, {id(t): t for t in tensors})  # new objects around the same tensors
-        method.select(rows)  # which replaces the tensors
+        select(method, rows)  # which replaces the tensors
         return self.context.select(rows)
 
     def select(self, method: Speculate, rows: Tensor) -> "Branches":

@@ -11,7 +11,7 @@ from torch import Tensor
 from specbench.decoding.drafters.chain import Memoryless, ModelDrafter, NoDraft
 from specbench.decoding.drafters.schedule import Constant, Schedule
 from specbench.decoding.loop import Speculate
-from specbench.decoding.proofs.exact import CPU, PROMPT, levels_left
+from specbench.decoding.proofs.exact import CPU, PROMPT
 from specbench.decoding.proofs.tables import (
     KINDS,
     nodes,
@@ -24,12 +24,18 @@ from specbench.decoding.proofs.tables import (
 from specbench.decoding.proofs.tables import TableModel as Toy
 from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import Source, Stream
+from specbench.decoding.rounds import read_rows, state
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context, Draft
 from specbench.decoding.verifiers.rejection import Rejection, TokenMatch
 
 __all__ = ["CPU", "KINDS", "PROMPT", "Stopping", "Toy", "Tree", "chain", "levels_left", "methods", "nested", "nodes",
            "nodes_per_level", "number_of", "numbers", "random_pair", "table", "three", "tokens_of"]  # fmt: skip
+
+
+def levels_left(context: Context) -> int:
+    """The tokens that the longest live row may still emit; 0 when all have ended. NonFiniteError as in decode."""
+    return max(read_rows(state(context))[0])
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,7 +99,7 @@ def test_no_small_tree_is_better(chances: tuple[float, ...], depth: int) -> None
     search = Search.over(chances, 5, depth)
     for nodes in range(1, 6):
         every = (parents for parents in product(*(range(-1, node) for node in range(nodes))))
-        fitting = [p for p in every if topology(p).depth <= depth and widest(p) <= len(chances)]
+        fitting = [p for p in every if topology(p).depth <= depth and max(map(p.count, p)) <= len(chances)]
         if not fitting:
             assert search.tokens(nodes, depth) == float("-inf")
             with pytest.raises(ValueError, match="fit into no tree"):
@@ -107,10 +107,6 @@ def test_no_small_tree_is_better(chances: tuple[float, ...], depth: int) -> None
             continue
         assert search.tokens(nodes, depth) == pytest.approx(max(expected_tokens(p, chances) for p in fitting))
         assert expected_tokens(search.tree(nodes, depth), chances) == pytest.approx(search.tokens(nodes, depth))
-
-
-def widest(parents: tuple[int, ...]) -> int:
-    return max(map(parents.count, parents))
 
 
 def test_with_one_child_it_is_the_theory_of_chains_and_costs_decide_between_deep_and_wide() -> None:

@@ -33,9 +33,6 @@ class Memoryless:
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return
 
-    def select(self, rows: Tensor) -> None:
-        return
-
 
 class Chains:
     """The declarations of chains of at most `k` tokens."""
@@ -155,10 +152,6 @@ class ModelDrafter(Chains):
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         self.schedule.learn(context, draft, verdict)
-
-    def select(self, rows: Tensor) -> None:
-        self.model.select(rows)
-        self.schedule.select(rows)
 
 
 @dataclass

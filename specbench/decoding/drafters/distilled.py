@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, cast
 
 import torch
@@ -84,7 +85,6 @@ class Distilled(Wrapper):
     passes: int = 1
     static: ClassVar[bool] = False  # its weights must not become constants of a compiled round
     remarks: list[str] = field(default_factory=list, init=False)
-    _own: tuple[Apprentice, Learner] | None = field(default=None, init=False, repr=False)
     _rejected: Rejections = field(init=False, repr=False)
     _texts: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)  # ids by the number of the text
     _current: Tensor = field(init=False, repr=False)  # [B] the number of each row's text
@@ -107,18 +107,18 @@ class Distilled(Wrapper):
     def start(self, context: Context) -> None:
         self._current = torch.arange(self._begun, self._begun + context.rows, device=context.pos.device)
         self._begun += context.rows
-        self._learning()[0].start(context)
+        self._own[0].start(context)
 
     def admit(self, context: Context, row: int) -> None:
         self._current[row] = self._begun
         self._begun += 1
-        self._learning()[0].admit(context, row)
+        self._own[0].admit(context, row)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        return self._learning()[0].propose(context, budget, rng, lag)
+        return self._own[0].propose(context, budget, rng, lag)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        self._learning()[0].learn(context, start, draft, p, verdict)
+        self._own[0].learn(context, start, draft, p, verdict)
         if not draft.tree.size:
             return
         rejected = tried_further(draft.tree, draft.there, verdict)
@@ -127,10 +127,6 @@ class Distilled(Wrapper):
         end = torch.where(verdict.accepted > 0, end, ROOT)
         self._rejected.add(rejected & corrected, self._current, start + verdict.accepted, at(p, end + 1))
 
-    def select(self, rows: Tensor) -> None:
-        self._current = self._current.index_select(0, rows)
-        self._learning()[0].select(rows)
-
     def ended(self, context: Context, rows: Sequence[int]) -> None:
         self._note(context, rows)
         self._ended += len(rows)
@@ -138,10 +134,10 @@ class Distilled(Wrapper):
             self._note(context, range(context.rows))  # rows in the middle of a text have rejections as well
             self._update()
             if context.live.any():
-                self._learning()[0].model.start(context)
+                self._own[0].model.start(context)
 
     def forget(self) -> None:
-        self._learning()[1].forget()
+        self._own[1].forget()
         self._throw_away()
 
     def _note(self, context: Context, rows: Sequence[int]) -> None:
@@ -151,7 +147,7 @@ class Distilled(Wrapper):
     def _update(self) -> None:
         with gradients():
             lessons = self._rejected.lessons(self._texts)
-            undone = self._learning()[1].teach(lessons * self.passes, self.loss) if lessons else ""
+            undone = self._own[1].teach(lessons * self.passes, self.loss) if lessons else ""
         if undone:
             self.remarks.append(f"an update of the draft was undone: {undone}; try a smaller rate")
         self._throw_away()
@@ -161,11 +157,10 @@ class Distilled(Wrapper):
         self._texts.clear()
         self._ended = 0
 
-    def _learning(self) -> tuple[Apprentice, Learner]:
+    @cached_property
+    def _own(self) -> tuple[Apprentice, Learner]:
         """The drafter on its own model, created at first use: forms of methods have no weights."""
-        if self._own is None:
-            network = cast("Network", self.drafter.model)  # `parts.check` has checked this
-            with gradients():
-                model, learner = network.learner(self.rate)
-            self._own = self.drafter.drawing_from(model), learner
-        return self._own
+        network = cast("Network", self.drafter.model)  # `parts.check` has checked this
+        with gradients():
+            model, learner = network.learner(self.rate)
+        return self.drafter.drawing_from(model), learner

@@ -1,6 +1,6 @@
 """Trees shaped by the draft's probabilities: a new shape in every round."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -8,7 +8,6 @@ from torch import Tensor
 
 from specbench.decoding.drafters.chain import drawable
 from specbench.decoding.drafters.tree import FromModel, Grown
-from specbench.decoding.protocols import Model
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT, TokenTree, constant, sent
 from specbench.decoding.types import Context, Draft
@@ -26,7 +25,6 @@ class Dynamic(FromModel):
     round. Rows share the topology: it is the union of their trees, and a row has its own part.
     """
 
-    model: Model
     k: int
     width: int
     nodes: int
@@ -49,9 +47,6 @@ class Dynamic(FromModel):
     @property
     def branches(self) -> bool:
         return self.width > 1
-
-    def drawing_from(self, model: Model) -> "Dynamic":
-        return replace(self, model=model)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         if min(self.k, self.k if budget is None else budget) < 1:

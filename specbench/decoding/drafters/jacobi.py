@@ -14,6 +14,8 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT, TokenTree, ancestors, constant, topology
 from specbench.decoding.types import Context, Draft, Verdict
 
+UNSTARTED = torch.empty(0)  # what a drafter remembers before `start`
+
 
 @dataclass
 class Jacobi(Guesses):
@@ -26,38 +28,31 @@ class Jacobi(Guesses):
     """
 
     k: int
-    _guess: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, k]
+    _guess: Tensor = field(default=UNSTARTED, init=False, repr=False, compare=False)  # [B, k]
 
     def start(self, context: Context) -> None:
         last = context.seq.gather(1, context.pos.unsqueeze(1))
         self._guess = kept(self._guess, last.repeat(1, self.k))
 
     def admit(self, context: Context, row: int) -> None:
-        assert self._guess is not None, "start() comes before any other call"
         self._guess[row] = context.seq[row].index_select(0, context.pos[row : row + 1])
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
         width = self.width(budget)
         if width < 1:
             return Draft.empty(context)
-        assert self._guess is not None, "start() comes before any other call"
         return chain(self._guess[:, :width].clone(), context, budget)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        assert self._guess is not None, "start() comes before any other call"
         ends = verdict.accepted.unsqueeze(1)
         best = p.argmax(-1).scatter(1, ends, verdict.token.unsqueeze(1))  # the next token after every node of the chain
         ahead = ends + 1 + torch.arange(self.k, device=ends.device)
         self._guess.copy_(best.gather(1, ahead.clamp_max(draft.tree.size)))
 
-    def select(self, rows: Tensor) -> None:
-        if self._guess is not None:
-            self._guess = self._guess.index_select(0, rows)
 
-
-def kept(old: Tensor | None, new: Tensor) -> Tensor:
+def kept(old: Tensor, new: Tensor) -> Tensor:
     """Copy `new` into `old` if shapes match: a compiled or captured round reads from a fixed address."""
-    if old is None or old.shape != new.shape or old.is_inference() != new.is_inference():
+    if old.shape != new.shape or old.is_inference() != new.is_inference():
         return new.clone()
     return old.copy_(new)
 
@@ -93,9 +88,9 @@ class Lookahead(Unlearned):
     static: ClassVar[bool] = True
     branches: ClassVar[bool] = True
     drawn: ClassVar[bool] = False
-    _window: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, n − 1, window]
-    _keys: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, slots] first tokens
-    _grams: Tensor | None = field(default=None, init=False, repr=False, compare=False)  # [B, slots, guesses, n − 1]
+    _window: Tensor = field(default=UNSTARTED, init=False, repr=False, compare=False)  # [B, n − 1, window]
+    _keys: Tensor = field(default=UNSTARTED, init=False, repr=False, compare=False)  # [B, slots] first tokens
+    _grams: Tensor = field(default=UNSTARTED, init=False, repr=False, compare=False)  # [B, slots, guesses, n − 1]
 
     def __post_init__(self) -> None:
         if self.window < 1 or self.ngram < 2 or self.guesses < 1 or self.slots < 1:
@@ -110,14 +105,8 @@ class Lookahead(Unlearned):
         n, grams = self.ngram - 1, self.guesses * (self.ngram - 1)
         chains = [node - 1 if node % n else ROOT for node in range(grams)]
         chain = [ROOT, *range(grams, grams + self.window - 1)]  # the node of every column of row 0
-        rows = [node for row in range(n - 1) for node in self._row(row, chain)]
-        return (*chains, *chain[:-1], *rows)
-
-    def _row(self, above: int, chain: list[int]) -> list[int]:
-        if above == 0:
-            return chain
-        first = (self.guesses * (self.ngram - 1)) + above * self.window - 1
-        return list(range(first, first + self.window))
+        below = range(grams + self.window - 1, grams + (n - 1) * self.window - 1)  # the nodes of the rows but the last
+        return (*chains, *chain[:-1], *(chain if n > 1 else ()), *below)
 
     @property
     def room(self) -> int:
@@ -142,22 +131,13 @@ class Lookahead(Unlearned):
         return context.seq.gather(1, (end + back) % (end + 1)).view(-1, self.ngram - 1, self.window)
 
     def admit(self, context: Context, row: int) -> None:
-        window, keys, grams = self._state()
-        window[row] = self._first(context)[row]
-        keys[row] = NONE
-        grams[row] = NONE
-
-    def _state(self) -> tuple[Tensor, Tensor, Tensor]:
-        assert self._window is not None, "start() comes before any other call"
-        assert self._keys is not None
-        assert self._grams is not None
-        return self._window, self._keys, self._grams
+        self._window[row] = self._first(context)[row]
+        self._keys[row] = self._grams[row] = NONE
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        window, keys, grams = self._state()
         last = context.seq.gather(1, context.pos.unsqueeze(1))
-        found = entries(keys, grams, last).flip(1)  # newest first
-        ids = torch.cat([found.flatten(1), window.flatten(1)[:, 1:]], 1)
+        found = entries(self._keys, self._grams, last).flip(1)  # newest first
+        ids = torch.cat([found.flatten(1), self._window.flatten(1)[:, 1:]], 1)
         tree = TokenTree(ids.clamp_min(0), self.parents)
         depths = constant(tree.topology.depths, ids.device)
         most = tree.topology.depth if budget is None else min(tree.topology.depth, budget)
@@ -167,21 +147,16 @@ class Lookahead(Unlearned):
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         if draft.tree.parents != self.parents:
             return  # another drafter's tree has no trajectories
-        window, keys, grams = self._state()
         root = context.seq.gather(1, start.unsqueeze(1))
         ends = p[:, -self.window :].argmax(-1)
         if self.ngram == 2:  # its only row begins with the last token, whose row of p is the first
             ends = torch.cat([p[:, :1].argmax(-1), ends[:, 1:]], 1)
-        old = torch.cat([root, window.flatten(1)[:, 1:], ends], 1).view(-1, self.ngram, self.window)
+        old = torch.cat([root, self._window.flatten(1)[:, 1:], ends], 1).view(-1, self.ngram, self.window)
         for column in range(self.window):
-            remember(keys, grams, old[:, 0, column : column + 1], old[:, 1:, column])
+            remember(self._keys, self._grams, old[:, 0, column : column + 1], old[:, 1:, column])
         along = torch.arange(self.window, device=root.device) + verdict.accepted.unsqueeze(1)
         places = (along % self.window).unsqueeze(1).expand(-1, self.ngram - 1, -1)
-        window.copy_(old[:, 1:].gather(2, places))
-
-    def select(self, rows: Tensor) -> None:
-        if self._window is not None:
-            self._window, self._keys, self._grams = (part.index_select(0, rows) for part in self._state())
+        self._window.copy_(old[:, 1:].gather(2, places))
 
 
 def entries(keys: Tensor, grams: Tensor, first: Tensor) -> Tensor:

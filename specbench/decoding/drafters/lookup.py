@@ -4,7 +4,7 @@ Drafted tokens are point masses, because a search draws nothing.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
@@ -218,9 +218,6 @@ class Suffix(Chains):
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return  # no state: it depends on the sequence only
 
-    def select(self, rows: Tensor) -> None:
-        self._begun = [self._begun[row] for row in rows.tolist()]
-
     def ended(self, context: Context, rows: Sequence[int]) -> None:
         for row in rows:
             answer = context.seq[row, self._begun[row] : int(context.pos[row]) + 1]
@@ -328,8 +325,3 @@ def merged_tries(tries: Sequence[Trie], most: int) -> tuple[list[Place], tuple[i
     places = sorted(rank, key=lambda place: (rank[place], place))[:most]  # a parent ranks before its children
     node: dict[Place, int] = {(): ROOT} | {place: n for n, place in enumerate(places)}
     return places, tuple(node[place[:-1]] for place in places)
-
-
-def tokens_at(places: Sequence[Place], one: Mapping[Place, int]) -> list[int]:
-    """The tokens of a row at some nodes; 0 if it has none."""
-    return [one.get(place, 0) for place in places]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.decoding.drafters.chain import drawable
-from specbench.decoding.drafters.jacobi import kept
+from specbench.decoding.drafters.jacobi import UNSTARTED, kept
 from specbench.decoding.drafters.tree import Shaped
 from specbench.decoding.protocols import Carried, Ranker, Ranking
 from specbench.decoding.randomness import Source
@@ -44,9 +44,9 @@ class Recycling(Shaped):
     drawn: ClassVar[bool] = False
     adapts: ClassVar[str] = ""
     remarks: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
-    _ranking: Ranking | None = field(default=None, init=False, repr=False, compare=False)
+    _ranking: Ranking = field(init=False, repr=False, compare=False)
     # [B, V + 1, most]; the last line is a dummy
-    _table: Tensor | None = field(default=None, init=False, repr=False, compare=False)
+    _table: Tensor = field(default=UNSTARTED, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.parents or self.most < 1:
@@ -61,27 +61,25 @@ class Recycling(Shaped):
         return self if self.carry else None
 
     def start(self, context: Context) -> None:
-        if self._ranking is None:
+        if not hasattr(self, "_ranking"):  # forms of methods have no weights
             self._ranking = self.judge.ranking(self.most)
         shape = (context.rows, self._ranking.width + 1, self.most)
-        if not self.carry or self._table is None or self._table.shape != shape:
+        if not self.carry or self._table.shape != shape:
             self._table = kept(self._table, context.seq.new_full(shape, NONE, dtype=torch.int32))
         self._read(context, self._table)
 
     def admit(self, context: Context, row: int) -> None:
-        _, table = self._state()
         if not self.carry:
-            table[row] = NONE
-        self._read(context, table[row : row + 1], row)
+            self._table[row] = NONE
+        self._read(context, self._table[row : row + 1], row)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        _, table = self._state()
         ids = context.seq.new_full((context.rows, self.room + 1), NONE)
         ids[:, :1] = context.seq.gather(1, context.pos.unsqueeze(1))
         for level in planned(tuple(self.parents)):
             rows, places, ranks = (constant(some, ids.device) for some in level)
             above = ids[:, rows]
-            child = table.flatten(1).gather(1, above.clamp_min(0) * self.most + ranks).long()
+            child = self._table.flatten(1).gather(1, above.clamp_min(0) * self.most + ranks).long()
             ids[:, places] = torch.where(above == NONE, NONE, child)
         tree = TokenTree(ids[:, 1:].clamp_min(0), tuple(self.parents))
         most = self.depth if budget is None else min(self.depth, budget)
@@ -90,31 +88,19 @@ class Recycling(Shaped):
         return Draft(tree, None, there & usable, drafted=tree.deepest(there))
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        ranking, table = self._state()
         fed = torch.cat([context.seq.gather(1, start.unsqueeze(1)), draft.tree.ids], 1)
-        note(table, fed, F.pad(draft.there, (1, 0), value=True), ranking.last)
-
-    def select(self, rows: Tensor) -> None:
-        if self._table is not None:
-            self._table = self._table.index_select(0, rows)
+        note(self._table, fed, F.pad(draft.there, (1, 0), value=True), self._ranking.last)
 
     def ended(self, context: Context, rows: Sequence[int]) -> None:
         return  # the tables keep what was learned
 
     def forget(self) -> None:
-        if self._table is not None:
-            self._table.fill_(NONE)
-
-    def _state(self) -> tuple[Ranking, Tensor]:
-        assert self._ranking is not None, "start() comes before any other call"
-        assert self._table is not None
-        return self._ranking, self._table
+        self._table.fill_(NONE)
 
     def _read(self, context: Context, table: Tensor, row: int | None = None) -> None:
         """Record in table [B', V + 1, most] the tokens after every token of the prompts, or of the one in `row`."""
-        ranking, _ = self._state()
         seq, pos = (part if row is None else part[row : row + 1] for part in (context.seq, context.pos))
-        for places, likely in ranking.along(context, row):
+        for places, likely in self._ranking.along(context, row):
             note(table, seq.gather(1, places), places < pos.unsqueeze(1), likely)
 
 

@@ -5,7 +5,7 @@ a drawn token because of its value: that would change the draft's distribution, 
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +15,14 @@ from specbench.decoding.types import Context, Draft, Verdict
 from specbench.theory.optimum import Costs
 
 
-class Schedule(Protocol):
-    """The rule of one drafter. Its state is one entry per row [B]; rows and sequences are independent."""
+class Schedule:
+    """The rule of one drafter. Its state is one entry per row [B]; rows and sequences are independent.
 
-    static: ClassVar[bool]  # every draft has k tokens, and the host reads nothing
-    learns: ClassVar[bool]  # needs the verdict on the drafter's own drafts, not on shared ones
+    By default it has no state, drafts k tokens in every round, and predicts no acceptance.
+    """
+
+    static: ClassVar[bool] = False  # every draft has k tokens, and the host reads nothing
+    learns: ClassVar[bool] = False  # needs the verdict on the drafter's own drafts, not on shared ones
 
     def start(self, context: Context, k: int) -> None:
         """Reset the state for new sequences. No draft is longer than k."""
@@ -29,6 +32,7 @@ class Schedule(Protocol):
 
     def lookahead(self) -> Tensor | None:
         """[B] the tokens that each row drafts in the next round, at least 1; None: k for all, without a host read."""
+        return None
 
     def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
         """[B] whether a row stops after the token ids [B] just drawn, which it keeps.
@@ -36,57 +40,26 @@ class Schedule(Protocol):
         logits [B, V'] are the draft's own, before temperature; sure [B]: see `After`. None: no
         row ever stops, without a host read.
         """
+        return None
 
     def believed(self, drawn: int) -> Tensor | None:
         """[B, drawn] the predicted acceptance of each token of the last draft, given that those before it
         are accepted; NaN if missing. None: the schedule predicts none. None is computed for this alone."""
+        return None
 
     def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
         """Learn from the verdict on the last draft."""
 
-    def select(self, rows: Tensor) -> None:
-        """Keep only the given rows [B']."""
-
-
-class Patient:
-    """A schedule that never stops a draft at a token, and predicts no acceptance."""
-
-    def stops(self, ids: Tensor, logits: Tensor, sure: Tensor | None = None) -> Tensor | None:
-        return None
-
-    def believed(self, drawn: int) -> Tensor | None:
-        return None
-
-
-class Stateless(Patient):
-    """A schedule without state, and without a limit before a token is drawn."""
-
-    def start(self, context: Context, k: int) -> None:
-        return
-
-    def admit(self, row: int) -> None:
-        return
-
-    def lookahead(self) -> Tensor | None:
-        return None
-
-    def learn(self, context: Context, draft: Draft, verdict: Verdict) -> None:
-        return
-
-    def select(self, rows: Tensor) -> None:
-        return
-
 
 @dataclass
-class Constant(Stateless):
+class Constant(Schedule):
     """Always k tokens. The host reads nothing."""
 
     static: ClassVar[bool] = True
-    learns: ClassVar[bool] = False
 
 
 @dataclass
-class Confidence(Stateless):
+class Confidence(Schedule):
     """Stops after a token with a draft probability below `threshold`, and keeps that token. If a draft
     predicts the acceptance of its next token, it stops before one that is less likely than that.
 
@@ -97,8 +70,6 @@ class Confidence(Stateless):
     """
 
     threshold: float = 0.4
-    static: ClassVar[bool] = False
-    learns: ClassVar[bool] = False
     _held: list[Tensor] = field(default_factory=list, init=False, repr=False, compare=False)  # [B] of each token so far
 
     def lookahead(self) -> Tensor | None:
@@ -122,7 +93,7 @@ class Confidence(Stateless):
 
 
 @dataclass
-class Heuristic(Patient):
+class Heuristic(Schedule):
     """Two more tokens after a fully accepted draft, one less (at least 1) after any other.
 
     The rule of transformers' `num_assistant_tokens_schedule="heuristic_transient"` (generation/candidate_generator.py,
@@ -131,7 +102,6 @@ class Heuristic(Patient):
     """
 
     begin: int = 5
-    static: ClassVar[bool] = False
     learns: ClassVar[bool] = True
     _k: int = field(default=0, init=False, repr=False, compare=False)
     _lookahead: Tensor = field(init=False, repr=False, compare=False)
@@ -152,9 +122,6 @@ class Heuristic(Patient):
         after = torch.where(accepted == drafted, more, self._lookahead - 1)
         self._lookahead = after.clamp(1, max(self._k, 1))
 
-    def select(self, rows: Tensor) -> None:
-        self._lookahead = self._lookahead.index_select(0, rows)
-
 
 UNMEASURED = Costs(first=0.1, later=0.1, verify=tuple(1 + 0.05 * n for n in range(17)), overhead=0.03)
 
@@ -166,7 +133,7 @@ KEEP = 0.95  # of the evidence after every round: 20 rounds count, as easy and h
 
 
 @dataclass
-class Marginal(Patient):
+class Marginal(Schedule):
     """The lookahead K with the highest estimated tokens per second: the maximum of E_K / round(K) for K in 1..k.
 
     E_K = 1 + Σ p_i with p_i the probability that the first i drafts are accepted, and round(K) from
@@ -177,7 +144,6 @@ class Marginal(Patient):
     """
 
     costs: Costs = UNMEASURED
-    static: ClassVar[bool] = False
     learns: ClassVar[bool] = True
     _rounds: Tensor = field(init=False, repr=False, compare=False)  # [k] cost of a round by its lookahead
     _tests: Tensor = field(init=False, repr=False, compare=False)  # [B, 1 + k]: the prior, then every position
@@ -216,9 +182,6 @@ class Marginal(Patient):
         by_position = (1, self._tests.shape[1] - 1 - depth)
         self._tests = fade * self._tests + F.pad(here, by_position)
         self._hits = fade * self._hits + F.pad(chance, by_position)
-
-    def select(self, rows: Tensor) -> None:
-        self._tests, self._hits = self._tests.index_select(0, rows), self._hits.index_select(0, rows)
 
 
 def judged(context: Context, draft: Draft, verdict: Verdict) -> tuple[Tensor, Tensor]:

@@ -95,7 +95,10 @@ class Select:
         taken = score >= self.least
         self.clock.lap("found", taken)  # the first lap of a model starts here
         ends, live, chosen = torch.stack([context.pos, context.live.long(), taken.long()]).tolist()  # in one read
-        self._forget_from([end - lag for end in ends])
+        # from here on a sequence may differ from the one that a model was fed
+        before = [end - lag - 1 for end in ends]
+        self._known = before if self._settled else [min(*both) for both in zip(self._known, before, strict=True)]
+        self._settled = False
         choices = {bool(one) for one, running in zip(chosen, live, strict=True) if running}
         if choices == {True}:
             return found
@@ -106,12 +109,6 @@ class Select:
         if own.tree.size:  # otherwise nothing was fed
             self._known, self._settled = ends, alone
         return own if alone else self._both(found, own, taken)
-
-    def _forget_from(self, places: list[int]) -> None:
-        """Before a round: from these positions on a sequence may differ from the one that a model was fed."""
-        before = [place - 1 for place in places]
-        self._known = before if self._settled else [min(*both) for both in zip(self._known, before, strict=True)]
-        self._settled = False
 
     def _both(self, found: Draft, own: Draft, taken: Tensor) -> Draft:
         """One draft, in which every row has the one that it chose."""
@@ -128,11 +125,6 @@ class Select:
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         self.first.learn(context, start, draft, p, verdict)
         self.otherwise.learn(context, start, draft, p, verdict)
-
-    def select(self, rows: Tensor) -> None:
-        self.first.select(rows)
-        self.otherwise.select(rows)
-        self._known = [self._known[row] for row in rows.tolist()]
 
 
 def within(draft: Draft, rows: Tensor) -> Draft:

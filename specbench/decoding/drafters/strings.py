@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specbench.decoding.decode import decode
 from specbench.decoding.drafters.chain import Wrapper, drawable
-from specbench.decoding.drafters.lookup import PromptLookup, Suffix, leaves, merged_tries, tokens_at, trie
+from specbench.decoding.drafters.lookup import PromptLookup, Suffix, leaves, merged_tries, trie
 from specbench.decoding.method_files import needs
 from specbench.decoding.methods import build
 from specbench.decoding.protocols import STRETCH, After, Cacheless, Drafter, Reading, Scribe, alike
@@ -89,13 +89,6 @@ class Strings(Wrapper):
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return  # the next draft compares its tokens with the sequence
 
-    def select(self, rows: Tensor) -> None:
-        order: list[int] = rows.tolist()
-        self._readings = [self._readings[row] for row in order]
-        self._fed = [self._fed[row] for row in order]
-        self._text = self._text.index_select(0, rows)
-        self.drafter.select(rows)
-
     @property
     def _places(self) -> int:
         """The maximum number of tokens given to the draft's model: its draft follows them."""
@@ -123,7 +116,8 @@ class Strings(Wrapper):
         if not places:
             return Draft.empty(context)
         device = context.seq.device
-        tree = TokenTree(sent(torch.tensor([tokens_at(places, one) for one in tries]), device), parents)
+        ids = [[one.get(place, 0) for place in places] for one in tries]
+        tree = TokenTree(sent(torch.tensor(ids), device), parents)
         there = sent(torch.tensor([[place in one for place in places] for one in tries]), device)
         usable = constant(tree.topology.depths, device) <= drawable(context, most).unsqueeze(1)
         return Draft(tree, None, there & usable, drafted=tree.deepest(there))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from random import Random
 from typing import ClassVar, Protocol
 
@@ -148,9 +149,8 @@ class Swift(Wrapper):
     static: ClassVar[bool] = False  # the skipped sub-layers change from round to round
     remarks: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
     search: Search | None = field(default=None, init=False, repr=False, compare=False)
-    _own: tuple[Apprentice, Skipping] | None = field(default=None, init=False, repr=False, compare=False)
     # [B, L + 1] the full model's most probable token after every position; the last column is a dummy
-    _right: Tensor | None = field(default=None, init=False, repr=False, compare=False)
+    _right: Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, value in (("share", self.share), ("enough", self.enough)):
@@ -165,35 +165,26 @@ class Swift(Wrapper):
         return self if self.carry else None
 
     def start(self, context: Context) -> None:
-        drafter, _ = self._ready()
         if self.search is None or not self.carry:
             self._begin()
         self._right = context.seq.new_full((context.rows, context.seq.shape[1] + 1), UNKNOWN)
-        drafter.start(context)
+        self._own[0].start(context)
 
     def admit(self, context: Context, row: int) -> None:
-        drafter, _ = self._ready()
         if not self.carry:
             self._begin()
-        assert self._right is not None, "start() comes before any other call"
         self._right[row] = UNKNOWN
-        drafter.admit(context, row)
+        self._own[0].admit(context, row)
 
     def propose(self, context: Context, budget: int | None, rng: Source, lag: int = 1) -> Draft:
-        return self._ready()[0].propose(context, budget, rng, lag)
+        return self._own[0].propose(context, budget, rng, lag)
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
-        drafter, _ = self._ready()
-        drafter.learn(context, start, draft, p, verdict)
+        self._own[0].learn(context, start, draft, p, verdict)
         assert self.search is not None, "start() comes before any other call"
         if not self.search.ended:
             self._note(start, p, verdict)
             self._try(context, self.search)
-
-    def select(self, rows: Tensor) -> None:
-        if self._right is not None:
-            self._right = self._right.index_select(0, rows)
-        self._ready()[0].select(rows)
 
     def ended(self, context: Context, rows: Sequence[int]) -> None:
         return  # the search result stays
@@ -204,7 +195,6 @@ class Swift(Wrapper):
 
     def _note(self, start: Tensor, p: Tensor, verdict: Verdict) -> None:
         """Keep the full model's most probable tokens along the accepted path."""
-        assert self._right is not None
         rows = torch.cat([torch.zeros_like(start).unsqueeze(1), verdict.path.clamp_min(ROOT) + 1], 1)
         level = torch.arange(rows.shape[1], device=start.device)
         spare = self._right.shape[1] - 1
@@ -213,8 +203,7 @@ class Swift(Wrapper):
 
     def _try(self, context: Context, search: Search) -> None:
         """Score one set on the last tokens, once there are enough of them."""
-        assert self._right is not None
-        _, skipping = self._ready()
+        skipping = self._own[1]
         place = context.pos.unsqueeze(1) + torch.arange(-self.window, 0, device=context.pos.device)
         right = self._right.gather(1, place.clamp_min(0))
         known = (place >= 0) & (right != UNKNOWN) & context.live.unsqueeze(1)
@@ -227,14 +216,13 @@ class Swift(Wrapper):
         skipping.skip(search.best)
 
     def _begin(self) -> None:
-        _, skipping = self._ready()
+        skipping = self._own[1]
         size = min(max(1, round(self.share * skipping.units)), skipping.units)
         self.search = Search(skipping.units, size, self.enough, self.patience, self.most, self.every)
         skipping.skip(self.search.best)
 
-    def _ready(self) -> tuple[Apprentice, Skipping]:
+    @cached_property
+    def _own(self) -> tuple[Apprentice, Skipping]:
         """The drafter on the reduced model, created at first use: forms of methods have no weights."""
-        if self._own is None:
-            skipping = self.judge.skipping()
-            self._own = self.drafter.drawing_from(skipping), skipping
-        return self._own
+        skipping = self.judge.skipping()
+        return self.drafter.drawing_from(skipping), skipping

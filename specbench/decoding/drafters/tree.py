@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
 from operator import mul
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -111,10 +111,14 @@ class Shaped:
         return len(set(self.parents)) < len(self.parents)
 
 
+@dataclass(frozen=True)
 class FromModel(Unlearned):
     """The methods of a tree drafter whose only state is the cache of its model."""
 
     model: Model
+
+    def drawing_from(self, model: Model) -> Self:
+        return replace(self, model=model)
 
     def start(self, context: Context) -> None:
         self.model.start(context)
@@ -128,9 +132,6 @@ class FromModel(Unlearned):
         if isinstance(draft, Grown):
             path = constant((*draft.as_fed, -1), start.device)[verdict.path]  # -1 after its end: the last entry
             self.model.settle(start, draft.fed, replace(verdict, path=path))
-
-    def select(self, rows: Tensor) -> None:
-        self.model.select(rows)
 
 
 class LevelByLevel(FromModel):
@@ -162,7 +163,6 @@ class Planned(LevelByLevel, Shaped):
     before it, or the last committed token (-1). Every level is one pass of the model over those nodes that
     have children; a node with n children takes the first n of its branching, in the order of the list."""
 
-    model: Model
     parents: Sequence[Parent]
     branching: Branching = field(default_factory=Distinct)
 
@@ -175,16 +175,12 @@ class Planned(LevelByLevel, Shaped):
     def shape(self) -> tuple[int, ...]:
         return tuple(self.parents)
 
-    def drawing_from(self, model: Model) -> "Planned":
-        return replace(self, model=model)
-
 
 @dataclass(frozen=True)
 class Expand(LevelByLevel):
     """A tree of depth k: a node of level l has widths[l] children, or one if the list is
     shorter (SpecInfer's expansion ⟨k₁ … k_m⟩, Miao et al. 2023, §3)."""
 
-    model: Model
     k: int
     widths: Sequence[int]
     branching: Branching = field(default_factory=Independent)
@@ -213,9 +209,6 @@ class Expand(LevelByLevel):
     def each(self) -> tuple[int, ...]:
         """The number of children of a node by level, beginning with the root."""
         return (*self.widths, *[1] * self.k)[: self.k]
-
-    def drawing_from(self, model: Model) -> "Expand":
-        return replace(self, model=model)
 
 
 @lru_cache(maxsize=1024)
@@ -300,10 +293,6 @@ class Several(Unlearned):
 
     def learn(self, context: Context, start: Tensor, draft: Draft, p: Tensor, verdict: Verdict) -> None:
         return  # keeping accepted entries of a cache needs a verdict on the part's own tree: they are fed again instead
-
-    def select(self, rows: Tensor) -> None:
-        for part in self.parts:
-            part.select(rows)
 
 
 def refuse_learners(parts: Sequence[Drafter], field: str, judged: str) -> None:

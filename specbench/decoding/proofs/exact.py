@@ -14,7 +14,7 @@ from torch import Tensor
 from specbench.decoding.decode import begin
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate, Step
-from specbench.decoding.method_files import needs, read_method
+from specbench.decoding.method_files import needs
 from specbench.decoding.methods import build
 from specbench.decoding.proofs.tables import (
     KINDS,
@@ -140,12 +140,6 @@ EXACT = 1e-12
 ENUMERABLE = 50_000  # outcomes of one round
 
 
-def levels_left(context: Context) -> int:
-    """The tokens that the longest live row may still emit; 0 when all have ended. NonFiniteError as in decode."""
-    left, _ = read_rows(state(context))
-    return max(left)
-
-
 def outcomes_of(drafter: Drafter, vocab: int) -> int:
     """The number of outcomes of a round: every node is drawn from the vocabulary or found, and accepted or not."""
     return int(((2 * vocab) if drafter.drawn else 2) ** drafter.room)
@@ -179,7 +173,7 @@ def one_round(
         context = begin(prompts, end, method.drafter.room, eos, CPU).select(origin)
         context.last.clamp_(max=end - 1)
         method.start(context)
-        levels = allowed(method, levels_left(context)) if budget is None else budget
+        levels = allowed(method, max(read_rows(state(context))[0])) if budget is None else budget
         return context, method.advance(context, levels, source)
 
     (context, step), weight, origin = enumerate_outcomes(run, len(prompts))
@@ -320,11 +314,6 @@ def prove(name: str, sizes: Iterable[tuple[int, int]] = SIZES) -> Proof:
     chosen = [(vocab, k) for vocab, k in sizes if affordable(name, vocab, k)]
     errors = [method_error(name, vocab, k, eos) for vocab, k in chosen for eos in ENDS]
     return Proof(max(errors, default=float("nan")), len(chosen))
-
-
-def said_lossless(name: str) -> bool:
-    """The claim of a method file to be lossless."""
-    return bool(read_method(name)["lossless"])
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,6 @@ from rich.console import Console
 from specbench.errors import InterruptedRunError, UnusableModelError, UsageError
 from specbench.files import filling, replace_text
 from specbench.jobs.output import Output, say
-from specbench.jobs.parsing import write_method
 from specbench.jobs.resume import record_rest
 from specbench.jobs.run import Terminal, described, record
 from specbench.jobs.training.data import CACHE, Source, Teaching, teaching
@@ -27,6 +26,7 @@ from specbench.jobs.training.start import Start
 from specbench.jobs.training.train import Draft, locked, record_of, trained
 from specbench.measure import grid
 from specbench.measure.calibrate import LOOKAHEAD, TOKENS
+from specbench.measure.parsing import write_method
 from specbench.measure.plan import complete_backend
 from specbench.models.checkpoints.description import load_config, load_tokenizer
 from specbench.models.checkpoints.names import resolve

@@ -7,7 +7,7 @@ one decoder layer, twice as wide in its projections, on several hidden states, a
 `cnets.py`; the switches are those of vLLM, SpecForge, NVIDIA's Model Optimizer and speculators.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ class Eagle1(Recurrent):
 
     embedding_layernorm: nn.Module
     hidden_states_layernorm: nn.Module
-    pre_lm_head_layernorm: nn.Module
+    pre_lm_head_layernorm: Callable[[Tensor], Tensor]
 
     def __init__(self, head: Head, target: Borrowed) -> None:
         super().__init__()
@@ -65,22 +65,16 @@ class Eagle1(Recurrent):
         self.rotary_emb = rotary(self.config, target)
         self.warnings = fill(self, head, target, stored(head, target))
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        states: Tensor,
-        position_ids: Tensor,
-        attention_mask: Any = None,
-        past_key_values: Any = None,
-        keep: int = 0,
-    ) -> tuple[Tensor, Tensor]:
-        embedded = (self.embed_tokens or self.target.embed)(input_ids)
-        x = self.fc(torch.cat([self.embedding_layernorm(embedded), self.hidden_states_layernorm(states)], -1))
-        angles = self.rotary_emb(x, position_ids)
+    def through(self, embedded: Tensor, states: Tensor, positions: Tensor, masks: Any, cache: Any) -> Tensor:
+        x: Tensor = self.fc(torch.cat([self.embedding_layernorm(embedded), self.hidden_states_layernorm(states)], -1))
+        angles = self.rotary_emb(x, positions)
         for number, layer in enumerate(self.layers):
-            mask = mask_for(attention_mask, self.config, number)
-            x = layer(x, attention_mask=mask, position_embeddings=angles, past_key_values=past_key_values)
-        return (self.lm_head or self.target.logits)(self.pre_lm_head_layernorm(x[:, -keep:])), x
+            mask = mask_for(masks, self.config, number)
+            x = layer(x, attention_mask=mask, position_embeddings=angles, past_key_values=cache)
+        return x
+
+    def normed(self, states: Tensor) -> Tensor:
+        return self.pre_lm_head_layernorm(states)
 
 
 Z: tuple[int | str, ...] = ("z",)
@@ -156,34 +150,19 @@ class Eagle3(Recurrent):
             features = torch.cat([scale(chunk) for scale, chunk in zip(self.fc_norm, chunks, strict=True)], -1)
         return features if self.fc is None else self.fc(features)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        states: Tensor,
-        position_ids: Tensor,
-        attention_mask: Any = None,
-        past_key_values: Any = None,
-        keep: int = 0,
-    ) -> tuple[Tensor, Tensor]:
-        embedded = (self.embed_tokens or self.target.embed)(input_ids)
-        angles = self.rotary_emb(states, position_ids)
+    def through(self, embedded: Tensor, states: Tensor, positions: Tensor, masks: Any, cache: Any) -> Tensor:
+        angles = self.rotary_emb(states, positions)
         for number, layer in enumerate(self.layers):
-            told = {"attention_mask": mask_for(attention_mask, self.config, number), "position_embeddings": angles}
-            told["past_key_values"] = past_key_values
+            told = {"attention_mask": mask_for(masks, self.config, number), "position_embeddings": angles}
+            told["past_key_values"] = cache
             states = layer(states, **told) if number else layer(embedded, states, **told)
-        normed = self.norm(states)
-        return self._logits(normed[:, -keep:]), normed if self.feeds_normed else states
+        return states
 
-    def judged(self, states: Tensor) -> Tensor:
-        """states [..., width] as returned by `forward` → their logits."""
-        return self._logits(states if self.feeds_normed else self.norm(states))
-
-    def _logits(self, normed: Tensor) -> Tensor:
+    def logits(self, normed: Tensor) -> Tensor:
         if self.tied:
-            embedding = self.embed_tokens or self.target.network.get_input_embeddings()
+            embedding: Any = self.embed_tokens or self.target.network.get_input_embeddings()
             return F.linear(normed, embedding.weight)
-        found: Tensor = (self.lm_head or self.target.logits)(normed)
-        return found
+        return super().logits(normed)
 
 
 def _key(config: Any, key: str, otherwise: bool) -> bool:

@@ -15,10 +15,9 @@ from transformers import LlamaConfig
 
 from specbench.decoding.types import Context
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models.heads.parts import Borrowed, fill, refuse_other, shape_of
+from specbench.models.heads.parts import Borrowed, fill, output_of, refuse_other, shape_of
 from specbench.models.heads.recognition import Head
 from specbench.models.heads.together import Drafted, Parallel, Places
-from specbench.models.network.reduced import SIZE, ReducedHead
 
 VLLM = re.compile(r"blocks\.(\d+)\.layers\.(\d+)\.(weight|bias)")
 VLLM_HEAD = re.compile(r"lm_heads\.(\d+)\.weight")
@@ -55,8 +54,6 @@ class Medusa(Parallel, nn.Module):
         config.vocab_size = target.vocabulary
         config._attn_implementation = target.config._attn_implementation
         self.target, self.dtype, self.config = target, target.dtype, config
-        if self.known is not None:
-            setattr(self.config, SIZE, len(self.known))
         for number in range(self.steps):
             self.add_module(str(number), self._head(head, tensors, number, target))
         self.lm_head = self._output(target) if SHARED in tensors else None
@@ -71,11 +68,8 @@ class Medusa(Parallel, nn.Module):
         return nn.ModuleList(made)
 
     def _output(self, target: Borrowed) -> nn.Module:
-        with torch.device("meta"):
-            if self.known is None:
-                return nn.Linear(self.config.hidden_size, target.vocabulary, bias=False)
-            ids = torch.empty(len(self.known), dtype=torch.long)
-            return ReducedHead(torch.empty(len(ids), self.config.hidden_size), ids, target.vocabulary)
+        rows = target.vocabulary if self.known is None else len(self.known)
+        return output_of(self.config, rows, self.config.hidden_size, target)
 
     def front(self, depth: int) -> int:
         return 0

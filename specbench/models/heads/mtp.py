@@ -25,7 +25,7 @@ EXPERT = re.compile(r"(?P<list>layer\.mlp\.experts)\.(?P<number>\d+)\.(?P<part>g
 class Mtp(Recurrent):
     """Pair (z at t, token t+1) → logits of token t+2, and the state that replaces z in the next pair.
 
-    That state is the normed input of the logits (SGLang, transformers), or the same before its norm if post_norm is
+    That state is the normed input of the logits (SGLang, transformers), or the same before its norm if feeds_normed is
     False (vLLM for long). The right one is declared in config.json in the format of speculators (`norm_output`); for
     others only the acceptance after the first token shows it. One module drafts all tokens, each from the state before.
     """
@@ -34,7 +34,7 @@ class Mtp(Recurrent):
         super().__init__()
         self.target, self.dtype, self.width = target, target.dtype, target.width
         # true is the default in training
-        self.post_norm = head.format != SPECULATORS or head.config.get("norm_output") is not False
+        self.feeds_normed = head.format != SPECULATORS or head.config.get("norm_output") is not False
         refuse_other(head, target, shape_of(head, "proj.weight")[1] // 2)
         self.config = module_config(target, experts=ROUTER in head.tensors)
         self.hidden_first = hidden_first(head.format, target)
@@ -42,41 +42,17 @@ class Mtp(Recurrent):
         self.embed_norm, self.hidden_norm, self.norm = norms
         self.proj = linear(head.tensors, "proj")
         self.embed_tokens, self.lm_head = embedding(head, target, self.width), output(head, self.config, target)
-        self.warnings = (*several(head), *fill(self, head, target, with_fused_experts(head.tensors)))
+        self.warnings = fill(self, head, target, with_fused_experts(head.tensors))
+        if (count := head.config.get("num_nextn_predict_layers") or 1) > 1:
+            self.warnings = (f"{head.name}: the first of its {count} MTP modules drafts all tokens", *self.warnings)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        states: Tensor,
-        position_ids: Tensor,
-        attention_mask: Any = None,
-        past_key_values: Any = None,
-        keep: int = 0,
-    ) -> tuple[Tensor, Tensor]:
-        token = self.embed_norm((self.embed_tokens or self.target.embed)(input_ids).to(states.dtype))
-        state = self.hidden_norm(states)
+    def through(self, embedded: Tensor, states: Tensor, positions: Tensor, masks: Any, cache: Any) -> Tensor:
+        token, state = self.embed_norm(embedded.to(states.dtype)), self.hidden_norm(states)
         x = self.proj(torch.cat([state, token] if self.hidden_first else [token, state], -1))
-        mask = next(iter(attention_mask.values())) if isinstance(attention_mask, dict) else attention_mask
-        angles = self.target.angles(x, position_ids)
-        y = self.layer(
-            x,
-            attention_mask=mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            position_embeddings=angles,
-        )
-        normed = self.norm(y)
-        return self._logits(normed[:, -keep:]), normed if self.post_norm else y
-
-    def judged(self, states: Tensor) -> Tensor:
-        """states [..., H] as returned by `forward` → their logits."""
-        return self._logits(states if self.post_norm else self.norm(states))
-
-    def _logits(self, normed: Tensor) -> Tensor:
-        """A module being trained computes in float32, and the borrowed output in the dtype of its target."""
-        if self.lm_head is None:
-            return self.target.logits(normed.to(self.target.dtype))
-        found: Tensor = self.lm_head(normed)
+        mask = next(iter(masks.values())) if isinstance(masks, dict) else masks
+        angles = self.target.angles(x, positions)
+        told = {"attention_mask": mask, "position_ids": positions, "position_embeddings": angles}
+        found: Tensor = self.layer(x, past_key_values=cache, **told)
         return found
 
 
@@ -116,12 +92,6 @@ def parts(name: str, target: Borrowed, config: Any, device: str = "meta") -> lis
         raise UnusableModelError(
             f"{name}: no MTP module can be made of a {type(layers[-1]).__name__}: {first_line(error)}"
         ) from error
-
-
-def several(head: Head) -> tuple[str, ...]:
-    """A warning if a checkpoint has more modules than the one used."""
-    count = head.config.get("num_nextn_predict_layers") or 1
-    return (f"{head.name}: the first of its {count} MTP modules drafts all tokens",) if count > 1 else ()
 
 
 def with_fused_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

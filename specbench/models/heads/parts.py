@@ -7,7 +7,7 @@ head with one tensor missing or left over still drafts, only worse, so either is
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,6 +96,11 @@ class Recurrent(nn.Module):
     tokens, of the last `keep` pairs alone unless that is 0; and the states of the next pairs [B, q, W].
     """
 
+    target: Borrowed
+    embed_tokens: nn.Module | None
+    lm_head: Callable[[Tensor], Tensor] | None
+    norm: Callable[[Tensor], Tensor]
+    feeds_normed = False  # whether the states of the next pairs are the normed ones
     taps: tuple[int | str, ...] = ("z",)
     at_once = False
     steps: int | None = None
@@ -104,6 +109,31 @@ class Recurrent(nn.Module):
     def enter(self, features: Tensor) -> Tensor:
         """[B, q, A·H] hidden states of the target → [B, q, W] the states of true pairs."""
         return features
+
+    def forward(
+        self, ids: Tensor, states: Tensor, positions: Tensor, masks: Any, cache: Any = None, keep: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        embedded = (self.embed_tokens or self.target.embed)(ids)
+        states = self.through(embedded, states, positions, masks, cache)
+        normed = self.normed(states)
+        return self.logits(normed[:, -keep:]), normed if self.feeds_normed else states
+
+    def through(self, embedded: Tensor, states: Tensor, positions: Tensor, masks: Any, cache: Any) -> Tensor:
+        """[B, q, W] the output of the layers for embedded tokens [B, q, H] and states [B, q, W]."""
+        raise NotImplementedError
+
+    def judged(self, states: Tensor) -> Tensor:
+        """states [..., W] as returned by `forward` → their logits."""
+        return self.logits(states if self.feeds_normed else self.normed(states))
+
+    def normed(self, states: Tensor) -> Tensor:
+        return self.norm(states)
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """A module being trained computes in float32, and the borrowed output in the dtype of its target."""
+        if self.lm_head is None:
+            return self.target.logits(normed.to(self.target.dtype))
+        return self.lm_head(normed)
 
 
 def shape_of(head: Head, name: str) -> tuple[int, ...]:
@@ -266,14 +296,20 @@ def output(head: Head, config: object, target: Borrowed) -> nn.Module | None:
         return None
     shape_of(head, WEIGHT)
     rows, width = head.tensors[WEIGHT].shape
-    if rows == target.vocabulary:
-        return nn.Linear(width, rows, bias=False, device="meta")
-    if OFFSETS not in head.tensors:
+    if rows != target.vocabulary and OFFSETS not in head.tensors:
         raise UnusableModelError(
             f"{head.name}: its {WEIGHT} has {rows:,} rows and the target {target.vocabulary:,} tokens, and it has no "
             f"{OFFSETS} to map them"
         )
-    refuse_wrong(head.name, head.tensors[OFFSETS], head.tensors.get(MASK), rows, target.vocabulary)
+    if rows != target.vocabulary:
+        refuse_wrong(head.name, head.tensors[OFFSETS], head.tensors.get(MASK), rows, target.vocabulary)
+    return output_of(config, rows, width, target)
+
+
+def output_of(config: object, rows: int, width: int, target: Borrowed) -> nn.Module:
+    """The output of all tokens, or of `rows` of them, from states of this width; no memory yet."""
+    if rows == target.vocabulary:
+        return nn.Linear(width, rows, bias=False, device="meta")
     setattr(config, SIZE, rows)
     with torch.device("meta"):
         return ReducedHead(torch.empty(rows, width), torch.empty(rows, dtype=torch.long), target.vocabulary)

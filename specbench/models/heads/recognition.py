@@ -126,21 +126,18 @@ MTP_PARTS = {
 def cleaned(stored: Iterable[str]) -> dict[str, str]:
     """The tensors of a head in separate files: module name → name in the files.
 
-    Of two with one name the second keeps its file name, which no module has.
+    SafeAILab's `midlayer.` and SGLang's `midlayers.{i}.` become `layers.{i}.`; prefixes are dropped. Of two with one
+    name the second keeps its file name, which no module has.
     """
     found: dict[str, str] = {}
     for name in stored:
-        ours = plain_name(name)
+        ours = name
+        while prefix := next((prefix for prefix in PREFIXES if ours.startswith(prefix)), None):
+            ours = ours.removeprefix(prefix)
+        ours = MIDLAYER.sub(lambda layer: f"layers.{layer[1] or 0}.", ours) if MIDLAYER.match(ours) else ours
+        ours = renamed(ours, OLD_SPECULATORS)
         found[name if ours in found else ours] = name
     return found
-
-
-def plain_name(name: str) -> str:
-    """SafeAILab's `midlayer.` and SGLang's `midlayers.{i}.` become `layers.{i}.`; prefixes are dropped."""
-    while prefix := next((prefix for prefix in PREFIXES if name.startswith(prefix)), None):
-        name = name.removeprefix(prefix)
-    name = MIDLAYER.sub(lambda found: f"layers.{found[1] or 0}.", name) if MIDLAYER.match(name) else name
-    return renamed(name, OLD_SPECULATORS)
 
 
 def renamed(name: str, parts: Mapping[str, str], otherwise: str = "") -> str:

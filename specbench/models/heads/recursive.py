@@ -7,7 +7,6 @@ the token before. Every round begins with all committed pairs that may have been
 """
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -85,21 +84,13 @@ class Recursive:
         self.pairs, self.depth = Pairs(head, taps), depth
         self.model = Causal(self.pairs, law, width, fixed, memory=memory)
 
-    @property
-    def cache(self) -> RowStaticCache | None:
-        return self.model.cache
-
-    @cache.setter
-    def cache(self, cache: RowStaticCache | None) -> None:
-        self.model.cache = cache
-
     def start(self, context: Context) -> None:
         self.pairs.committed = True
         self.model.start(pairs_of(context))
         self.pairs.committed = False  # nothing was fed for texts of one token
 
     def admit(self, context: Context, row: int) -> None:
-        if self.cache is None or self.cache.empty:  # prompts without a pair to feed, and no round yet
+        if self.model.cache is None or self.model.cache.empty:  # prompts without a pair to feed, and no round yet
             return self.start(context)
         self.pairs.committed = True
         self.pairs.row = row
@@ -116,7 +107,8 @@ class Recursive:
     def expand(self, context: Context, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Tensor:
         found = pairs_of(context)
         if tree.size:
-            self.pairs.parents = parents(found, tree, new)
+            before = constant(tree.parents[-new:], found.pos.device)
+            self.pairs.parents = found.pos.unsqueeze(1) + 1 + before  # their slots
         else:
             self.pairs.committed = True
         return self.model.expand(found, tree, new, self._again(refeed), raw)
@@ -126,9 +118,6 @@ class Recursive:
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         return  # drafted tokens are fed again when they are committed
-
-    def select(self, rows: Tensor) -> None:
-        self.model.select(rows)
 
     def _again(self, refeed: int) -> int:
         """The number of pairs before the last to feed again: those that were drafted when last
@@ -141,9 +130,3 @@ def pairs_of(context: Context) -> Context:
     pair, whose row is meaningless, replaces it for one round."""
     seq, pos = context.seq[:, 1:], (context.pos - 1).clamp_min(0)
     return replace(context, seq=seq, pos=pos, last=context.last - 1, reach=min(context.reach, seq.shape[1]))
-
-
-def parents(pairs: Context, tree: TokenTree, new: int) -> Tensor:
-    """[B, new] the slots of the parents of a tree's last `new` nodes."""
-    before: Sequence[int] = tree.parents[-new:]
-    return pairs.pos.unsqueeze(1) + 1 + constant(tuple(before), pairs.pos.device)

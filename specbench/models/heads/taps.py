@@ -3,7 +3,7 @@
 h[0] is the embedding's output, h[j] that of layer j (counted from 1), before any last norm.
 Heads number layers differently, and one that is off by one drafts without an error, only worse.
 Hidden states are kept in the cache as one more layer, at the slots of the keys: every pass
-writes them, they are moved and selected as keys and values are, and a rollback is an overwrite.
+writes them, they are moved as keys and values are, and a rollback is an overwrite.
 """
 
 from collections.abc import Iterator, Sequence

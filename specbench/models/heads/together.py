@@ -9,7 +9,7 @@ and are overwritten by the next pass: they never mix with the text, need no room
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import TokenTree, constant
 from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
+from specbench.models.heads.taps import Taps
 from specbench.models.network.attention import for_groups
 from specbench.models.network.caches import OWN, Memory, RowStaticCache
 from specbench.models.network.causal import scores_of
@@ -83,14 +84,6 @@ def sliding(config: Any) -> dict[str, int | None]:
     return {name: config.sliding_window if "sliding" in name else None for name in dict.fromkeys(config.layer_types)}
 
 
-class Features(Protocol):
-    """The target's hidden states."""
-
-    def at(self, slots: Tensor, row: int | None = None) -> Tensor:
-        """[B, q, A·H] the states at positions [B, q] of the sequences of all rows, or of the one in `row` (B = 1)."""
-        ...
-
-
 @dataclass(frozen=True)
 class Drafted:
     """The output of a pass for the next K positions: logits [B, K, V'], and the states [B, K, H] they were made
@@ -153,7 +146,7 @@ class Together:
     def __init__(
         self,
         head: Parallel,
-        taps: Features | None,
+        taps: Taps | None,
         law: Sampling,
         width: int,
         depth: int,
@@ -170,14 +163,6 @@ class Together:
         self.places: Places | None = None
         self.drafted: Drafted | None = None  # of this round
         self.carried: Tensor | None = None  # [B, 1 + n, R] for the root and the nodes of this round's tree
-
-    @property
-    def cache(self) -> RowStaticCache | None:
-        return None if self.places is None else self.places.cache
-
-    @cache.setter
-    def cache(self, cache: RowStaticCache | None) -> None:
-        self.places = None if cache is None else Places(cache, self.head.front(self.depth))
 
     @torch.no_grad()
     def start(self, context: Context) -> None:
@@ -219,8 +204,9 @@ class Together:
             logits, self.carried = self._corrected(self.drafted, (0,), last(context), first(self.drafted))
         else:
             assert self.drafted is not None, "a tree grows from its root"
-            depths, above = tree.topology.depths[-new:], self._above(tree, new)
+            depths, parents = tree.topology.depths[-new:], tuple(1 + parent for parent in tree.parents[-new:])
             self._refuse(max(depths) + 1)
+            above = None if self.carried is None else self.carried[:, constant(parents, self.carried.device)]
             logits, carried = self._corrected(self.drafted, depths, tree.ids[:, -new:], above)
             self.carried = None if self.carried is None or carried is None else torch.cat([self.carried, carried], 1)
         return scores_of(logits, self.width) if raw else self._rows(context, logits)
@@ -234,11 +220,6 @@ class Together:
 
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         return  # drafted tokens are not cached; committed ones are taken in by the next round
-
-    def select(self, rows: Tensor) -> None:
-        self.drafted = None
-        if self.places is not None:
-            self.places.cache.select(rows)
 
     def _empty(self, length: int, memory: Memory) -> Places:
         front = self.head.front(self.depth)
@@ -261,10 +242,7 @@ class Together:
         return self.head.draft(context, text, self._features(text), self.places, self.depth)
 
     def _features(self, text: Tensor, row: int | None = None) -> Tensor | None:
-        if not self.head.taps:
-            return None
-        assert self.taps is not None, "this head reads the target's hidden rows"
-        return self.taps.at(text, row)
+        return None if self.taps is None else self.taps.at(text, row)
 
     def _corrected(
         self, drafted: Drafted, depths: tuple[int, ...], before: Tensor, carried: Tensor | None
@@ -285,12 +263,6 @@ class Together:
             rows.append(row)
             carried[node] = left if left is not None else above
         return torch.cat(rows, 1)
-
-    def _above(self, tree: TokenTree, new: int) -> Tensor | None:
-        """[B, new, R] the states passed on by the parents of the last nodes."""
-        if self.carried is None:
-            return None
-        return self.carried[:, constant(tuple(1 + parent for parent in tree.parents[-new:]), self.carried.device)]
 
     def _sure(self, drafted: Drafted, place: int, before: Tensor) -> Tensor | None:
         """[B] the predicted acceptance of the token at a position, after the token before it; None after the last."""

@@ -196,13 +196,6 @@ class RowStaticCache(Cache):
         for store, kept in zip(self.stores, states, strict=True):
             store[numbers(slots), :, slots] = kept
 
-    def select(self, rows: Tensor) -> None:
-        """Keep only the given rows [B'] of all layers; rows may repeat."""
-        for layer in self.rows:
-            if layer.keys is not None and layer.values is not None:
-                here = rows.to(layer.keys.device)
-                layer.keys, layer.values = layer.keys.index_select(0, here), layer.values.index_select(0, here)
-
     @property
     def empty(self) -> bool:
         """Whether nothing was ever written, so that there are no buffers yet."""

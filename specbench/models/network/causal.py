@@ -191,10 +191,6 @@ class Causal:
         node = torch.where(verdict.path >= 0, verdict.path, level)
         self.cache.move(first + node, first + level)
 
-    def select(self, rows: Tensor) -> None:
-        if self.cache is not None:
-            self.cache.select(rows)
-
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
         known = None if self.known is None else self.known.to(logits.device)
         return proper_rows(context, self.law, logits, self.width, known)

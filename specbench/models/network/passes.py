@@ -48,10 +48,6 @@ class Layout:
         slot = torch.arange(slots, device=self.filled.device)
         return ((slot < self.filled.unsqueeze(1)) | (slot >= self.retrieved))[:, None, None]
 
-    def select(self, rows: Tensor) -> "Layout":
-        parts = (self.shift, self.filled, self.floor)
-        return Layout(self.retrieved, *(part.index_select(0, rows) for part in parts))
-
 
 @dataclass
 class Composer:

@@ -116,10 +116,6 @@ class Recurrent:
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         return  # the next call finds the accepted tokens in the sequence
 
-    def select(self, rows: Tensor) -> None:
-        if len(rows) != 1:
-            raise UsageError(f"{self._name} {ONE_ROW}")
-
     @property
     def _name(self) -> str:
         return type(self.network).__name__

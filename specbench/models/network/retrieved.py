@@ -71,10 +71,6 @@ class Retrieved:
     def settle(self, start: Tensor, tree: TokenTree, verdict: Verdict) -> None:
         self.reader.settle(start - self._layout.shift, tree, verdict)
 
-    def select(self, rows: Tensor) -> None:
-        self.reader.select(rows)
-        self.reader.composer.layout = self._layout.select(rows)
-
     @property
     def _full(self) -> RowStaticCache:
         assert self.target.cache is not None, "the target takes in the prompts before what drafts for it"

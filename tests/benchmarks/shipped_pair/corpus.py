@@ -55,13 +55,9 @@ def _read(kind: str, root: Path, pattern: str) -> Iterator[Document]:
         except UnicodeDecodeError:
             continue  # encoding fixtures of the test suite are bytes, not text
         tests = kind == "library" and any(part in {"test", "tests", "idle_test"} for part in parts)
-        if tests and not _one_in_two(path.name):
+        if tests and hashlib.sha256(path.name.encode()).digest()[1] % 2:
             continue  # the tests are larger than the library itself and repeat themselves
         yield Document("tests" if tests else kind, path.relative_to(root).as_posix(), _clean(kind, text))
-
-
-def _one_in_two(name: str) -> bool:
-    return hashlib.sha256(name.encode()).digest()[1] % 2 == 0
 
 
 def _clean(kind: str, text: str) -> str:

@@ -22,8 +22,6 @@ from tests.support.laws import EXACT, block_error, sequence_error
 from tests.support.tiny import CPU
 from tests.support.toys import KINDS, Toy, random_pair, three
 
-V = 5
-
 
 def fast(drafter: Drafter, model: Any, length: int) -> Speculate:
     """`length` tokens of a model, sped up by a drafter."""

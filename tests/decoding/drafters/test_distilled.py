@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.decoding import decode as batch
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.divergences import ForwardKL
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
@@ -31,6 +30,7 @@ from specbench.models.network.learning import Learning, in_common
 from specbench.models.network.sampling import Sampling
 from tests.support.laws import EXACT, autoregressive, error
 from tests.support.sources import replay_outcomes
+from tests.support.streams import decode_stream
 from tests.support.tiny import TOLERANCE, committed, network, plain_rows, worst
 from tests.support.toys import CPU, Toy, number_of, random_pair
 
@@ -47,7 +47,7 @@ def learning(p: Tensor, q: Tensor, drafter: Any = chain, every: int = 1) -> Spec
 
 def own_model(method: Speculate) -> Any:
     """The model that has learned."""
-    return method.drafter._learning()[0].model
+    return method.drafter._own[0].model
 
 
 # --- exact ------------------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def stream_law(method: Any, prompts: Sequence[Sequence[int]], new: int, vocab: i
     def run(source: Source) -> list[int]:
         made = method()
         if rows > 1:
-            traces = batch.decode_stream(made, prompts, rows=rows, new=new, eos=(), rng=source, device=CPU)
+            traces = decode_stream(made, prompts, rows=rows, new=new, eos=(), rng=source, device=CPU)
         else:
             traces = [decode(made, [one], new=new, eos=(), rng=source, device=CPU)[0] for one in prompts]
         drafts.add(tuple(own_model(made).table.flatten().tolist()))

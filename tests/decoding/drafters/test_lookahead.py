@@ -27,9 +27,12 @@ from tests.support.toys import CPU, KINDS, Toy, random_pair
 PROMPTS = ([3, 1, 4, 1, 5], [9], [2, 6, 5])
 NEW, V = 40, 24
 GREEDY = Sampling(0)
-RNG = seeded([0], CPU)  # nothing is drawn from it
 SIZES = [(2, 3, 2), (3, 4, 1), (1, 3, 2), (4, 2, 3), (1, 2, 1)]
 each_size = pytest.mark.parametrize("sizes", quick_or_slow([(s,) for s in SIZES], lambda sizes: min(sizes) > 1))
+
+
+def state_of(drafter: Lookahead) -> tuple[Tensor, Tensor, Tensor]:
+    return drafter._window, drafter._keys, drafter._grams
 
 
 def method(drafter: Any, net: Any, law: Sampling = GREEDY) -> Speculate:
@@ -125,7 +128,7 @@ def test_greedy_decoding_is_that_of_the_reference_in_every_row(sizes: tuple[int,
 
 
 def state(speculation: Speculate, rows: int) -> list[Tensor]:
-    return [part.double().view(rows, -1) for part in speculation.drafter._state()]
+    return [part.double().view(rows, -1) for part in state_of(speculation.drafter)]
 
 
 @pytest.mark.parametrize("sizes", [(2, 3, 2), (2, 2, 2), (1, 3, 1)])
@@ -173,16 +176,14 @@ def test_state_follows_its_rows_and_stays_in_its_place() -> None:
     drafter = Lookahead(2, 3, 2)
     context = begin([[1, 2, 3, 4, 5], [6], [7, 8]], 9, drafter.room, (), CPU)
     drafter.start(context)
-    window, keys, grams = drafter._state()
+    window, keys, grams = state_of(drafter)
     assert window.tolist() == [[[2, 3], [4, 5]], [[6, 6], [6, 6]], [[7, 8], [7, 8]]]
     remember(keys, grams, torch.tensor([[1], [1], [1]]), torch.tensor([[1, 1], [2, 2], [3, 3]]))
     window += 1
     drafter.admit(context, 1)
     assert (window[1] == 6).all()
     assert [(row != NONE).any().item() for row in keys] == [True, False, True]
-    drafter.select(torch.tensor([2, 2, 1]))
-    assert [(row != NONE).any().item() for row in drafter._state()[1]] == [True, True, False]
-    places = [part.data_ptr() for part in drafter._state()]
+    places = [part.data_ptr() for part in state_of(drafter)]
     drafter.start(context)
-    assert [part.data_ptr() for part in drafter._state()] == places
-    assert (drafter._state()[1] == NONE).all()
+    assert [part.data_ptr() for part in state_of(drafter)] == places
+    assert (state_of(drafter)[1] == NONE).all()

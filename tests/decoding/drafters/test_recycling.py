@@ -1,6 +1,7 @@
 """Token Recycling beside the algorithm as it is written down: the same trees in every round, of the same table."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Ranks, Sampling
+from tests.laws.mutants import Patch, catches_patch, mutants
 from tests.support.laws import EXACT, block_error
 from tests.support.stateful_laws import history_error
 from tests.support.tiny import CPU, network, plain_rows
@@ -90,7 +92,7 @@ def followed(law: Sampling, prompts: Sequence[Sequence[int]]) -> tuple[int, int]
             ]
             one.learn(found, there)
             nodes += sum(there)
-        before = committed(context)
+        before = [row[: end + 1] for row, end in zip(context.seq.tolist(), context.pos.tolist(), strict=True)]
     return nodes, sum(map(len, before)) - sum(map(len, prompts))
 
 
@@ -98,10 +100,6 @@ def useful(step: Step, row: int) -> list[bool]:
     assert step.draft.valid is not None
     found: list[bool] = step.draft.valid[row].tolist()
     return found
-
-
-def committed(context: Context) -> list[list[int]]:
-    return [row[: end + 1] for row, end in zip(context.seq.tolist(), context.pos.tolist(), strict=True)]
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["alone", "rows of their own"])
@@ -196,27 +194,24 @@ def in_one_table(table: Tensor, fed: Tensor, there: Tensor, likely: Tensor) -> N
         NOTE(table[row : row + 1], fed[:1], there[:1], likely[:1])
 
 
-# name: (where, what, by what)
-MUTANTS: dict[str, tuple[Any, str, Any]] = {
-    "of equal tokens the first counts": (recycling, "note", first_counts),
-    "learns of nodes that are not there": (recycling, "note", of_what_is_not_there),
-    "one table for all rows": (recycling, "note", in_one_table),
-    "learns of accepted tokens alone": (Recycling, "learn", of_the_accepted),
-    "the prompt is not read": (Recycling, "_read", lambda *_: None),
-    "the unlikeliest tokens": (Ranks, "hear", lambda self, logits: LIKELY(self, logits.neg())),
+DRAFTS = partial(test_every_draft_is_the_one_that_is_written_down, GREEDY, PROMPTS)
+MUTANTS: dict[str, Patch] = {
+    "of equal tokens the first counts": (recycling, "note", first_counts, DRAFTS),
+    "learns of nodes that are not there": (recycling, "note", of_what_is_not_there, DRAFTS),
+    "one table for all rows": (recycling, "note", in_one_table, DRAFTS),
+    "learns of accepted tokens alone": (Recycling, "learn", of_the_accepted, DRAFTS),
+    "the prompt is not read": (Recycling, "_read", lambda *_: None, DRAFTS),
+    "the unlikeliest tokens": (Ranks, "hear", lambda self, logits: LIKELY(self, logits.neg()), DRAFTS),
 }
 
 
-@pytest.mark.mutant(test=test_every_draft_is_the_one_that_is_written_down)
-@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
-def test_a_wrong_table_is_found_out(mutant: tuple[Any, str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(*mutant)
-    with pytest.raises(AssertionError):
-        followed(GREEDY, PROMPTS)
+@mutants(MUTANTS)
+def test_a_wrong_table_is_found_out(mutant: Patch) -> None:
+    catches_patch(*mutant)
 
 
 @pytest.mark.mutant(test=test_the_table_is_that_of_one_prompt_unless_it_is_carried)
 def test_a_table_that_is_never_reset_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recycling, "kept", lambda old, new: new if old is None else old)
+    monkeypatch.setattr(recycling, "kept", lambda old, new: old if len(old) else new)
     with pytest.raises(AssertionError):
         test_the_table_is_that_of_one_prompt_unless_it_is_carried()

@@ -1,6 +1,7 @@
 """A drafter of drafters: exact, chosen row by row before anything is drawn; no cache is stale when one comes back."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from tests.decoding.drafters.test_merge import Watched
+from tests.laws.mutants import Patch, catches_patch, mutants
 from tests.support import tiny
 from tests.support.laws import EXACT, sequence_error
 from tests.support.stateful_laws import history_error
@@ -192,7 +194,6 @@ def test_the_idle_drafter_goes_on_learning() -> None:
     prompt = [4, 5, 6, 7, 4]
     context = begin([prompt], NEW, made.drafter.room, (), CPU)
     made.start(context)
-    assert recycling._table is not None
     before = recycling._table.clone()
     step = made.advance(context, NEW - 1, seeded([0], CPU))
     assert step.draft.tree.ids.tolist() == [[5, 6, 7]]
@@ -221,11 +222,6 @@ def after_the_draw(self: Select, context: Context, budget: int | None, rng: Sour
     return self._both(found, own, taken)
 
 
-def in_place_of_the_rows(self: Select, found: Draft, own: Draft, taken: Tensor) -> Draft:
-    """All rows have what the first of them has chosen."""
-    return BOTH(self, found, own, taken[:1].expand_as(taken))
-
-
 BOTH = Select._both
 
 
@@ -240,23 +236,18 @@ def test_a_choice_after_the_draw_is_found_out(monkeypatch: pytest.MonkeyPatch) -
     assert max(errors) > 1e-3
 
 
-@pytest.mark.mutant(test=test_every_row_has_the_draft_that_it_has_chosen)
-def test_one_choice_for_all_rows_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Select, "_both", in_place_of_the_rows)
-    with pytest.raises(AssertionError):
-        test_every_row_has_the_draft_that_it_has_chosen()
+IDLE = partial(test_no_cache_is_stale_when_the_idle_drafter_comes_back, "a chain")
+MUTANTS: dict[str, Patch] = {
+    "one choice for all rows": (
+        *(Select, "_both", lambda self, found, own, taken: BOTH(self, found, own, taken[:1].expand_as(taken))),
+        test_every_row_has_the_draft_that_it_has_chosen,
+    ),
+    "not fed what it missed, alone": (ModelDrafter, "propose", fed_nothing_more, partial(IDLE, PROMPTS[:1])),
+    "not fed what it missed, in a batch": (ModelDrafter, "propose", fed_nothing_more, partial(IDLE, PROMPTS)),
+    "learns nothing while idle": (Select, "learn", lambda *_: None, test_the_idle_drafter_goes_on_learning),
+}
 
 
-@pytest.mark.mutant(test=test_no_cache_is_stale_when_the_idle_drafter_comes_back)
-@pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["alone", "in a batch"])
-def test_a_drafter_that_is_not_fed_what_it_missed_is_found_out(prompts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ModelDrafter, "propose", fed_nothing_more)
-    with pytest.raises(AssertionError):
-        choosing(OTHERS["a chain"], prompts=prompts)
-
-
-@pytest.mark.mutant(test=test_the_idle_drafter_goes_on_learning)
-def test_an_idle_drafter_that_learns_nothing_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Select, "learn", lambda *_: None)
-    with pytest.raises(AssertionError):
-        test_the_idle_drafter_goes_on_learning()
+@mutants(MUTANTS)
+def test_a_wrong_choice_is_found_out(mutant: Patch) -> None:
+    catches_patch(*mutant)

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from specbench.decoding.decode import begin, decode_stream
+from specbench.decoding.decode import begin
 from specbench.decoding.drafters import lookup
 from specbench.decoding.drafters.lookup import EDGE, Found, Ids, Suffix
 from specbench.decoding.loop import Speculate
 from specbench.decoding.randomness import seeded
 from specbench.decoding.verifiers.rejection import Rejection
+from tests.support.streams import decode_stream
 from tests.support.toys import CPU, Toy, random_pair
-
-RNG = seeded([0], CPU)  # nothing is drawn from it
-
 
 # --- as it is written down ------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from specbench.decoding import decode as decoding
-from specbench.decoding.decode import begin, decode, decode_stream
+from specbench.decoding.decode import begin, decode
 from specbench.decoding.drafters.chain import ModelDrafter, NoDraft
 from specbench.decoding.drafters.swift import Search, Swift
 from specbench.decoding.drafters.tree import Expand, Top
@@ -19,7 +20,7 @@ from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.decoding.timing import WallClock
 from specbench.decoding.tokens import TokenTree
-from specbench.decoding.types import Context, Verdict
+from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.measure.proofs import difference, emitted, expected
@@ -27,9 +28,10 @@ from specbench.models.network import skipping
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from specbench.models.network.skipping import Skipped, Sublayer, layers_of, with_layers
-from tests.laws.mutants import Patch, catches_patch, patches
+from tests.laws.mutants import Patch, catches_patch, mutants
 from tests.support.laws import EXACT
 from tests.support.stateful_laws import history_error
+from tests.support.streams import decode_stream
 from tests.support.tiny import CPU, TOLERANCE, context_of, network, plain_rows, worst
 from tests.support.toys import KINDS, Toy, random_pair
 
@@ -84,7 +86,8 @@ def without(whole: nn.Module, units: Sequence[int], place: int) -> Iterator[None
         hook.remove()
 
 
-def check_rows(name: str = "llama") -> None:
+@pytest.mark.parametrize("name", ["llama", "gpt2", "neox", "gemma2", "qwen3-moe"])
+def test_drafts_are_those_of_a_plain_pass_without_the_sublayers(name: str) -> None:
     """Drafts after a text that the whole network has read are those of a pass that leaves out from there on."""
     whole = net(name)
     for units in ((0,), (1, 2), (0, 1, 2, 3), ()):
@@ -99,11 +102,6 @@ def check_rows(name: str = "llama") -> None:
         assert worst(rows, right) <= TOLERANCE, units
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "neox", "gemma2", "qwen3-moe"])
-def test_drafts_are_those_of_a_plain_pass_without_the_sublayers(name: str) -> None:
-    check_rows(name)
-
-
 def test_without_all_of_them_it_is_its_first_and_its_last_layer() -> None:
     whole, text = net(), torch.tensor([[1, 2, 3, 4]])
     left = Skipped(Causal(whole, SAMPLED, V))
@@ -112,7 +110,7 @@ def test_without_all_of_them_it_is_its_first_and_its_last_layer() -> None:
     assert torch.allclose(left.model.network(text).logits, with_layers(whole, [0, DEPTH - 1])(text).logits)
 
 
-def check_cache() -> None:
+def test_the_cache_of_the_judge_stays_that_of_a_plain_pass() -> None:
     """Drafting and scoring write nothing that is read before the judge has written it."""
     made = method(SAMPLED)
     judge: Any = made.model
@@ -125,10 +123,6 @@ def check_cache() -> None:
                 assert (ours.keys[row, :, :end] - theirs.keys[row, :, :end]).abs().max() <= TOLERANCE
                 assert (ours.values[row, :, :end] - theirs.values[row, :, :end]).abs().max() <= TOLERANCE
     assert len(searched(made).scores) > 3
-
-
-def test_the_cache_of_the_judge_stays_that_of_a_plain_pass() -> None:
-    check_cache()
 
 
 # --- exact ------------------------------------------------------------------------------------------------------------
@@ -168,7 +162,7 @@ def test_the_law_over_tables_does_not_depend_on_the_search() -> None:
 # --- the search -------------------------------------------------------------------------------------------------------
 
 
-def check_search() -> None:
+def test_a_search_keeps_the_best_set_and_ends_as_it_says() -> None:
     """By hand: spread at first, then the best so far, whatever comes later; the end by each of the three numbers."""
     search = Search(10, 5, enough=0.9, patience=3, most=100, every=0)
     assert search.propose() == search.best == frozenset({1, 3, 5, 7, 9})
@@ -191,10 +185,6 @@ def check_search() -> None:
     assert short.ended, "as many as were asked for"
 
 
-def test_a_search_keeps_the_best_set_and_ends_as_it_says() -> None:
-    check_search()
-
-
 def test_the_model_of_the_scores_hopes_for_better_sets_than_chance() -> None:
     secret = frozenset(range(0, 20, 2))
     search, hoped, random = Search(20, 10, 1.0, 10**6, 10**6, every=5), [], []
@@ -207,7 +197,7 @@ def test_the_model_of_the_scores_hopes_for_better_sets_than_chance() -> None:
     assert sum(hoped) / len(hoped) > sum(random) / len(random) + 0.1
 
 
-def check_scores() -> None:
+def test_a_score_is_the_share_of_the_last_tokens_at_which_both_agree() -> None:
     """Every set's score is the share of the last tokens at which a plain pass without it agrees with the network."""
     made = method(SAMPLED)
     context, window, done = begin(PROMPTS, NEW, made.drafter.room, (), CPU), FEW["window"], 0
@@ -230,20 +220,12 @@ def check_scores() -> None:
     assert done > 3
 
 
-def test_a_score_is_the_share_of_the_last_tokens_at_which_both_agree() -> None:
-    check_scores()
-
-
-def check_set() -> None:
+def test_it_drafts_with_the_best_set_whatever_was_tried() -> None:
     made = method(SAMPLED)
     for _ in decoding.steps(made, begin(PROMPTS, NEW, made.drafter.room, (), CPU), NEW, seeded(range(3), CPU)):
-        left: Any = swift_of(made)._ready()[1]
+        left: Any = swift_of(made)._own[1]
         assert {number for number, one in enumerate(left.sublayers) if one.out} == searched(made).best
     assert len({units for units, _ in searched(made).scores}) > 2
-
-
-def test_it_drafts_with_the_best_set_whatever_was_tried() -> None:
-    check_set()
 
 
 # --- pitfalls ---------------------------------------------------------------------------------------------------------
@@ -254,7 +236,7 @@ def test_the_time_of_the_search_is_in_the_measured_time() -> None:
     in what a round takes after its draft is judged."""
     made, passes = method(SAMPLED), [0]
     judge: Any = made.model
-    left: Any = swift_of(made)._ready()[1]
+    left: Any = swift_of(made)._own[1]
     for model in (judge, left.model):
 
         def counted(*args: Any, forward: Any = model._forward, **kwargs: Any) -> Tensor:
@@ -280,13 +262,9 @@ def check_prompts(**more: Any) -> tuple[list[Any], list[Any]]:
     return searched(both).scores, searched(alone).scores
 
 
-def check_reset() -> None:
+def test_every_prompt_begins_its_own_search_unless_it_is_carried() -> None:
     after, alone = check_prompts()
     assert after == alone
-
-
-def test_every_prompt_begins_its_own_search_unless_it_is_carried() -> None:
-    check_reset()
     after, alone = check_prompts(carry=True)
     assert len(after) > len(alone)
     assert method(SAMPLED).carries is None
@@ -337,10 +315,6 @@ def keeps_nothing(self: Skipped, context: Context, places: Tensor) -> Tensor:
     return self.model.along(context, places)[..., :V].argmax(-1)
 
 
-def of_all_levels(self: Swift, start: Tensor, p: Tensor, verdict: Verdict) -> None:
-    NOTE(self, start + 1, p, verdict)
-
-
 def the_latest(self: Search, units: Any, score: float) -> None:
     PROPOSE(self, units, score)
     self.best, self.score = frozenset(units), score
@@ -368,44 +342,31 @@ def last_too(network: Any, depth: int) -> list[Sublayer]:
     return found
 
 
+CACHE = test_the_cache_of_the_judge_stays_that_of_a_plain_pass
+ROWS = partial(test_drafts_are_those_of_a_plain_pass_without_the_sublayers, "llama")
+SCORES = test_a_score_is_the_share_of_the_last_tokens_at_which_both_agree
+ENDS = test_without_all_of_them_it_is_its_first_and_its_last_layer
+PROMPT = test_every_prompt_begins_its_own_search_unless_it_is_carried
 MUTANTS: dict[str, Patch] = {
-    "drafts over an earlier token's keys": (
-        *(Skipped, "sample", feeds_two, check_cache),
-        test_the_cache_of_the_judge_stays_that_of_a_plain_pass,
-    ),
-    "scores over the keys of the text": (
-        *(Skipped, "guesses", keeps_nothing, check_cache),
-        test_the_cache_of_the_judge_stays_that_of_a_plain_pass,
-    ),
-    "MLPs are never left out": (
-        *(Sublayer, "forward", mlps_stay, check_rows),
-        test_drafts_are_those_of_a_plain_pass_without_the_sublayers,
-    ),
-    "the last layer is left out": (
-        *(skipping, "sublayers", last_too, test_without_all_of_them_it_is_its_first_and_its_last_layer),
-        test_without_all_of_them_it_is_its_first_and_its_last_layer,
-    ),
+    "drafts over an earlier token's keys": (Skipped, "sample", feeds_two, CACHE),
+    "scores over the keys of the text": (Skipped, "guesses", keeps_nothing, CACHE),
+    "MLPs are never left out": (Sublayer, "forward", mlps_stay, ROWS),
+    "the last layer is left out": (skipping, "sublayers", last_too, ENDS),
     "scored one place late": (
-        *(Swift, "_note", of_all_levels, check_scores),
-        test_a_score_is_the_share_of_the_last_tokens_at_which_both_agree,
+        *(Swift, "_note", lambda self, start, p, verdict: NOTE(self, start + 1, p, verdict)),
+        SCORES,
     ),
-    "the latest set is the best": (
-        *(Search, "note", the_latest, check_search),
-        test_a_search_keeps_the_best_set_and_ends_as_it_says,
-    ),
+    "the latest set is the best": (Search, "note", the_latest, test_a_search_keeps_the_best_set_and_ends_as_it_says),
     "drafts with the set that was tried": (
-        *(Skipped, "skip", leaves_tried, check_set),
+        *(Skipped, "skip", leaves_tried),
         test_it_drafts_with_the_best_set_whatever_was_tried,
     ),
-    "never begins anew": (
-        *(Swift, "_begin", lambda self: self.search or BEGIN(self), check_reset),
-        test_every_prompt_begins_its_own_search_unless_it_is_carried,
-    ),
+    "never begins anew": (Swift, "_begin", lambda self: self.search or BEGIN(self), PROMPT),
 }
 BEGIN = Swift._begin
 
 
-@patches(MUTANTS)
+@mutants(MUTANTS)
 def test_a_wrong_search_is_found_out(mutant: Any) -> None:
     catches_patch(*mutant)
 

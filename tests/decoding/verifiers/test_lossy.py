@@ -217,9 +217,6 @@ def test_typical_takes_the_longest_path_and_of_several_the_likeliest(seed: int) 
     assert len(set(verdict.accepted.tolist())) > 3
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
-
-
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from specbench.decoding.verifiers.lossy import Relaxed
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.models.checkpoints.tokenizers import thinking_tokens
 from tests.decoding.verifiers.test_lossy import check_every_level
-from tests.laws.mutants import Patch, catches_patch, patches
+from tests.laws.mutants import Patch, catches_patch, mutants
 from tests.support.frontdoor import Command
 from tests.support.laws import EXACT, block_error, one_round
 from tests.support.tiny import context_of
@@ -47,7 +48,10 @@ def random_texts(rows: int = 40) -> tuple[Context, TokenTree]:
     return context, TokenTree(draws[:, 12:], PARENTS)
 
 
-def check_spans(spans: Spans) -> None:
+@pytest.mark.parametrize(
+    "spans", [SPANS, Spans((1, 3), (2,)), replace(SPANS, begun=True), Spans(), EVERYWHERE], ids=str
+)
+def test_a_span_goes_from_after_its_opening_token_up_to_its_closing_one(spans: Spans) -> None:
     context, tree = random_texts()
     found, seen = spans.at_nodes(context, tree), set()
     for row in range(context.rows):
@@ -58,13 +62,6 @@ def check_spans(spans: Spans) -> None:
         assert found[row].tolist() == expected, row
         seen |= set(expected)
     assert seen == ({True, False} if spans.opens else {spans.begun})
-
-
-@pytest.mark.parametrize(
-    "spans", [SPANS, Spans((1, 3), (2,)), replace(SPANS, begun=True), Spans(), EVERYWHERE], ids=str
-)
-def test_a_span_goes_from_after_its_opening_token_up_to_its_closing_one(spans: Spans) -> None:
-    check_spans(spans)
 
 
 def law_error(prompt: Sequence[int], spans: Spans) -> float:
@@ -87,7 +84,7 @@ def test_it_is_off_where_the_prompt_or_the_text_has_opened_a_span() -> None:
         assert law_error(inside, SPANS) > 0.05
 
 
-def check_distances() -> None:
+def test_what_it_reports_is_how_far_it_is_off_inside_and_outside() -> None:
     """Of chains and trees that open and close spans on their way: what is reported is what there is."""
     found: list[float] = []
     for shape, how in (((1, 1), "iid"), ((2, 1), "top")):
@@ -97,10 +94,6 @@ def check_distances() -> None:
             method = replace(chain(p, q, 1, HERE), drafter=tree)
             found += check_every_level(one_round(method, [PROMPT], len(PROMPT) + 3), p)
     assert max(found) > 0.1
-
-
-def test_what_it_reports_is_how_far_it_is_off_inside_and_outside() -> None:
-    check_distances()
 
 
 def test_it_accepts_whatever_rejection_would_and_more() -> None:
@@ -117,11 +110,11 @@ def test_it_accepts_whatever_rejection_would_and_more() -> None:
     assert max(more) > 0.1
 
 
-def check_passes() -> None:
+def test_a_token_passes_that_is_one_of_the_likeliest_and_near_the_best() -> None:
     """By hand: within top 2, within δ of the likeliest, and possible."""
     p = torch.tensor([[0.4, 0.35, 0.25, 0.0], [0.34, 0.33, 0.33, 0.0], [0.9, 0.06, 0.04, 0.0], [1.0, 0.0, 0.0, 0.0]])
     context = context_of([[0]] * 4, 2, 2)
-    draft: Any = replace(chain_of(context), text=context)
+    draft: Any = replace(Draft(TokenTree.chain(torch.zeros((context.rows, 1), dtype=torch.long))), text=context)
     found = Relaxed(2, 0.25).passes(p.double().unsqueeze(1).expand(-1, 2, -1), draft)[:, 0]
     assert found.tolist() == [
         [True, True, False, False],
@@ -130,14 +123,6 @@ def check_passes() -> None:
         [True, False, False, False],
     ]
     assert not Relaxed(4, 1.0).passes(p.double().unsqueeze(1).expand(-1, 2, -1), draft)[:, 0, 3].any()
-
-
-def chain_of(context: Context) -> Draft:
-    return Draft(TokenTree.chain(torch.zeros((context.rows, 1), dtype=torch.long)))
-
-
-def test_a_token_passes_that_is_one_of_the_likeliest_and_near_the_best() -> None:
-    check_passes()
 
 
 def test_the_word_thinking_of_a_file_is_where_the_target_thinks() -> None:
@@ -183,18 +168,6 @@ def of_the_root(self: Spans, context: Context, tree: TokenTree) -> Tensor:
     return self.inside(context).unsqueeze(1).expand(-1, tree.size + 1)
 
 
-def near_one(self: Relaxed, p: Tensor, draft: Any) -> Tensor:
-    return PASSES(self, p, draft) & (p >= 1 - self.delta)
-
-
-def whatever_is_near(self: Relaxed, p: Tensor, draft: Any) -> Tensor:
-    return PASSES(replace(self, top=p.shape[-1]), p, draft)
-
-
-def whatever_is_likely(self: Relaxed, p: Tensor, draft: Any) -> Tensor:
-    return PASSES(replace(self, delta=1.0), p, draft)
-
-
 def also_impossible(self: Relaxed, p: Tensor, draft: Any) -> Tensor:
     return PASSES(self, p, draft) | ((p == 0) & (self.delta == 1))
 
@@ -205,46 +178,35 @@ def of_what_is_left(p: Tensor, draft: Any, rng: Any, chance: Any, taken: Any) ->
     return replace(verdict, distance=verdict.distance * 0)
 
 
+SPAN = partial(test_a_span_goes_from_after_its_opening_token_up_to_its_closing_one, SPANS)
+PASS = test_a_token_passes_that_is_one_of_the_likeliest_and_near_the_best
 MUTANTS: dict[str, Patch] = {
-    "stale tokens after the text open spans": (
-        *(Spans, "inside", with_stale, lambda: check_spans(SPANS)),
-        test_a_span_goes_from_after_its_opening_token_up_to_its_closing_one,
-    ),
-    "drafted tokens open no span": (
-        *(Spans, "at_nodes", of_the_root, lambda: check_spans(SPANS)),
-        test_a_span_goes_from_after_its_opening_token_up_to_its_closing_one,
-    ),
+    "stale tokens after the text open spans": (Spans, "inside", with_stale, SPAN),
+    "drafted tokens open no span": (Spans, "at_nodes", of_the_root, SPAN),
     "the span of the text before is forgotten": (
-        *(Spans, "inside", lambda self, context: torch.zeros_like(context.live), lambda: check_spans(SPANS)),
-        test_a_span_goes_from_after_its_opening_token_up_to_its_closing_one,
+        *(Spans, "inside", lambda self, context: torch.zeros_like(context.live), SPAN),
     ),
     "relaxed in all of the text": (
         *(Spans, "inside", lambda self, context: torch.ones_like(context.live)),
-        *(test_it_is_exact_where_the_target_does_not_think,) * 2,
+        test_it_is_exact_where_the_target_does_not_think,
     ),
     "near 1, not near the best": (
-        *(Relaxed, "passes", near_one, check_passes),
-        test_a_token_passes_that_is_one_of_the_likeliest_and_near_the_best,
+        *(Relaxed, "passes", lambda self, p, draft: PASSES(self, p, draft) & (p >= 1 - self.delta), PASS),
     ),
     "whatever is near the best": (
-        *(Relaxed, "passes", whatever_is_near, check_passes),
-        test_a_token_passes_that_is_one_of_the_likeliest_and_near_the_best,
+        *(Relaxed, "passes", lambda self, p, draft: PASSES(replace(self, top=p.shape[-1]), p, draft), PASS),
     ),
     "whatever is among the likeliest": (
-        *(Relaxed, "passes", whatever_is_likely, check_passes),
-        test_a_token_passes_that_is_one_of_the_likeliest_and_near_the_best,
+        *(Relaxed, "passes", lambda self, p, draft: PASSES(replace(self, delta=1.0), p, draft), PASS),
     ),
-    "what is impossible": (
-        *(Relaxed, "passes", also_impossible, check_passes),
-        test_a_token_passes_that_is_one_of_the_likeliest_and_near_the_best,
-    ),
+    "what is impossible": (Relaxed, "passes", also_impossible, PASS),
     "says that it is exact": (
-        *(lossy, "accepted_more", of_what_is_left, check_distances),
+        *(lossy, "accepted_more", of_what_is_left),
         test_what_it_reports_is_how_far_it_is_off_inside_and_outside,
     ),
 }
 
 
-@patches(MUTANTS)
+@mutants(MUTANTS)
 def test_a_wrong_rule_is_found_out(mutant: Any) -> None:
     catches_patch(*mutant)

@@ -3,13 +3,13 @@
 import copy
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from specbench.errors import UsageError
 from specbench.models.checkpoints import reduced as cuts
@@ -17,6 +17,7 @@ from specbench.models.checkpoints.reduced import SHIPPED, Cut, special_tokens
 from specbench.models.network import reduced
 from specbench.models.network.reduced import ReducedHead, reduce_head
 from specbench.models.network.skipping import base_of, chosen, cut_of, with_layers
+from tests.laws.mutants import Patch, catches_patch, mutants
 from tests.laws.test_models_exact import chain_error, tree_error
 from tests.support.tiny import TOLERANCE, network
 
@@ -36,18 +37,14 @@ def kept(folder: Path, written: str, content: str, name: str = "text.txt", alway
 # --- which tokens -----------------------------------------------------------------------------------------------------
 
 
-def check_tokens(folder: Path) -> None:
-    text = "aaa c hhhh ee zz\n" * 3
-    assert kept(folder, "2:FILE", text) == [0, 7]
-    assert kept(folder, "25%:FILE", text) == [0, 4, 7]
-    assert kept(folder, "FILE", text) == [0, 2, 4, 7]
-    assert kept(folder, "6:FILE", text) == [0, 1, 2, 3, 4, 7]  # those that never occur: the lowest ids
-    assert kept(folder, "2:FILE", text, always=(END,)) == [7, END]
-    assert kept(folder, "FILE", text, always=(END,)) == [0, 2, 4, 7, END]
-
-
 def test_the_most_frequent_tokens_of_a_text_are_kept(tmp_path: Path) -> None:
-    check_tokens(tmp_path)
+    text = "aaa c hhhh ee zz\n" * 3
+    assert kept(tmp_path, "2:FILE", text) == [0, 7]
+    assert kept(tmp_path, "25%:FILE", text) == [0, 4, 7]
+    assert kept(tmp_path, "FILE", text) == [0, 2, 4, 7]
+    assert kept(tmp_path, "6:FILE", text) == [0, 1, 2, 3, 4, 7]  # those that never occur: the lowest ids
+    assert kept(tmp_path, "2:FILE", text, always=(END,)) == [7, END]
+    assert kept(tmp_path, "FILE", text, always=(END,)) == [0, 2, 4, 7, END]
 
 
 def test_rows_of_json_lines_are_counted_without_names_and_identifiers(tmp_path: Path) -> None:
@@ -89,13 +86,9 @@ class Tokenizer:
         return {"<|im_start|>": CHAT, "<far>": 99}
 
 
-def check_ends(folder: Path) -> None:
-    found = kept(folder, "4:FILE", "aaabbbcccddd", always=special_tokens(Tokenizer(), [9]))
-    assert found == [0, 9, CHAT, END]
-
-
 def test_end_and_chat_tokens_are_always_kept(tmp_path: Path) -> None:
-    check_ends(tmp_path)
+    found = kept(tmp_path, "4:FILE", "aaabbbcccddd", always=special_tokens(Tokenizer(), [9]))
+    assert found == [0, 9, CHAT, END]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +106,7 @@ def test_names_say_which_part_of_a_vocabulary(name: str, base: str, cut: str | N
 SOME = (0, 2, 3)
 
 
-def check_tied() -> None:
+def test_tied_embeddings_stay_whole() -> None:
     whole = network("gemma2", 5)
     assert whole.get_output_embeddings().weight is whole.get_input_embeddings().weight
     ids = torch.tensor([[1, 2, 3, 4]])
@@ -123,10 +116,6 @@ def check_tied() -> None:
     assert torch.allclose(draft(ids).logits[..., SOME], before[..., SOME])
     draft.get_output_embeddings().weight.data.zero_()
     assert torch.equal(whole(ids).logits, before), "rows of the embedding were zeroed with those of the head"
-
-
-def test_tied_embeddings_stay_whole() -> None:
-    check_tied()
 
 
 def test_fewer_rows_are_computed() -> None:
@@ -146,7 +135,7 @@ def test_rows_through_the_cache_are_those_of_a_plain_pass_in_chains_trees_and_ba
     assert tree_error(draft) <= TOLERANCE
 
 
-def check_twice() -> None:
+def test_a_head_that_was_cut_is_cut_to_what_both_keep() -> None:
     plain, twice = network("llama", 5), copy.deepcopy(network("llama", 5))
     reduce_head(reduce_head(twice, (0, 2, 3, 4)), (1, 2, 4))
     head = twice.get_output_embeddings()
@@ -157,21 +146,9 @@ def check_twice() -> None:
         reduce_head(twice, (0, 1))
 
 
-def test_a_head_that_was_cut_is_cut_to_what_both_keep() -> None:
-    check_twice()
-
-
 # --- mutants ----------------------------------------------------------------------------------------------------------
 
 MOST, CUT = cuts.most_frequent, reduced.cut
-
-
-def rarest(counts: Tensor, *rest: Any) -> list[int]:
-    return MOST(-counts, *rest)
-
-
-def without_the_ends(counts: Tensor, size: int, always: Any) -> list[int]:
-    return MOST(counts, size)
 
 
 def in_place(head: Any, ids: Sequence[int], name: str) -> ReducedHead:
@@ -186,32 +163,16 @@ def by_place(head: Any, ids: Sequence[int], name: str) -> ReducedHead:
     return CUT(torch.nn.Linear(head.weight.shape[1], 5, bias=False), ids, name)
 
 
-# name: (where, what, by what, the check that sees it, the test whose check it is)
-MUTANTS: dict[str, tuple[Any, str, Any, Any, Any]] = {
-    "keeps the rarest": (
-        *(cuts, "most_frequent", rarest, check_tokens),
-        test_the_most_frequent_tokens_of_a_text_are_kept,
-    ),
-    "forgets the end of a text": (
-        *(cuts, "most_frequent", without_the_ends, check_ends),
-        test_end_and_chat_tokens_are_always_kept,
-    ),
-    "cuts the embedding too": (*(reduced, "cut", in_place, check_tied), test_tied_embeddings_stay_whole),
-    "cuts a cut head by its places": (
-        *(reduced, "cut", by_place, check_twice),
-        test_a_head_that_was_cut_is_cut_to_what_both_keep,
-    ),
+IN_A_FOLDER = test_the_most_frequent_tokens_of_a_text_are_kept, test_end_and_chat_tokens_are_always_kept
+MUTANTS: dict[str, Patch] = {
+    "keeps the rarest": (cuts, "most_frequent", lambda counts, *rest: MOST(-counts, *rest), IN_A_FOLDER[0]),
+    "forgets the end of a text": (cuts, "most_frequent", lambda counts, size, _: MOST(counts, size), IN_A_FOLDER[1]),
+    "cuts the embedding too": (reduced, "cut", in_place, test_tied_embeddings_stay_whole),
+    "cuts a cut head by its places": (reduced, "cut", by_place, test_a_head_that_was_cut_is_cut_to_what_both_keep),
 }
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [pytest.param(one[:4], marks=pytest.mark.mutant(test=one[4]), id=name) for name, one in MUTANTS.items()],
-)
-def test_a_wrong_cut_is_found_out(
-    mutant: tuple[Any, str, Any, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    owner, name, wrong, check = mutant
-    monkeypatch.setattr(owner, name, wrong)
-    with pytest.raises(AssertionError):
-        check(tmp_path) if check in (check_tokens, check_ends) else check()
+@mutants(MUTANTS)
+def test_a_wrong_cut_is_found_out(mutant: Patch, tmp_path: Path) -> None:
+    *where, check = mutant
+    catches_patch(*where, partial(check, tmp_path) if check in IN_A_FOLDER else check)

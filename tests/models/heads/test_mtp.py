@@ -133,7 +133,7 @@ def mimo(folder: Path, **more: Any) -> tuple[Any, Path]:
 def test_what_is_fed_back_changes_the_second_token_and_not_the_first(tmp_path: Path) -> None:
     target, folder = mimo(tmp_path)
     post, pre = module_of(folder, target), module_of(folder, target)
-    pre.post_norm = False
+    pre.feeds_normed = False
     ids, z = tokens(target, 1, T), random(1, T, 16)
     (first, fed), (same, unnormed) = whole_pass(post, ids, z), whole_pass(pre, ids, z)
     assert torch.equal(first, same)

@@ -16,6 +16,7 @@ from tests.decoding.test_sync import counted
 from tests.support.cases import quick_or_slow
 from tests.support.parallel_heads import SWITCHES, K, Made, V, made
 from tests.support.random_histories import Chance, accept, append
+from tests.support.rows import select
 from tests.support.tiny import CPU, committed, context_of, path_to, worst
 
 TIGHT = 1e-11  # the angles of positions are float32 on both sides, and the same
@@ -91,7 +92,7 @@ def history(head: Made, refeed: int, rounds: int = 8) -> float:
         append(context, chance, max(refeed - 1, 0), V)
         if number == 3:
             context = context.select(torch.tensor([2, 0, 2]))
-            model.select(torch.tensor([2, 0, 2]))
+            select(model, torch.tensor([2, 0, 2]))
         if number == 5:
             context.seq[1, :4], context.pos[1] = torch.tensor([3, 3, 0, 1]), 3
             moved(model, context)

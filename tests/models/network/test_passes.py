@@ -133,7 +133,6 @@ def test_only_tokens_and_rows_leave_the_device_of_a_draft() -> None:
         assert {ids.device, rows.device, model.probs(context, tree).device} == {HERE}
         path = torch.zeros((2, 2), dtype=torch.long)
         model.settle(context.pos, tree, Verdict(path, context.pos, context.pos, path))
-        model.select(torch.tensor([1, 0]))
     assert len(given) == 5 * 3  # tokens, positions and mask of each pass
     assert {one.device for one in given} == {THERE}
     assert model.cache is not None

@@ -191,7 +191,7 @@ def forgetful(net: Any) -> Any:
     return Forgetful()
 
 
-@pytest.mark.parametrize("call", ["batch", "tree", "keys", "rows"])
+@pytest.mark.parametrize("call", ["batch", "tree", "keys"])
 def test_what_a_state_cannot_do_is_refused_by_name(call: str) -> None:
     target, context = model("mamba2"), context_of([[0, 1]], 8, 3)
     target.start(context)
@@ -200,5 +200,4 @@ def test_what_a_state_cannot_do_is_refused_by_name(call: str) -> None:
             "batch": lambda: target.start(context_of([[0, 1], [1]], 8, 3)),
             "tree": lambda: target.probs(context, TokenTree(torch.tensor([[1, 2]]), (-1, -1))),
             "keys": lambda: target.retrieved(8, 1, 4),
-            "rows": lambda: target.select(torch.tensor([0, 0])),
         }[call]()

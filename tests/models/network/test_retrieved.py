@@ -23,6 +23,7 @@ from specbench.models.network.causal import Causal
 from specbench.models.network.retrieved import Retrieved, best_chunks
 from specbench.models.network.sampling import Sampling
 from tests.support.random_histories import Chance, accept
+from tests.support.rows import select
 from tests.support.tiny import CPU, TOLERANCE, committed, context_of, network, tree_rows, worst
 from tests.support.toys import Toy
 
@@ -262,8 +263,7 @@ def test_a_row_can_be_admitted_and_rows_can_be_chosen() -> None:
     model.admit(context, 0)
     rows = torch.tensor([2, 0])
     picked = context.select(rows)
-    target.select(rows)
-    model.select(rows)
+    select([target, model], rows)
     tree = TokenTree.chain(Chance(2).below(V, (2, 3)))
     found = model.probs(picked, tree, 1)
     for row, prompt in enumerate((HISTORIES[2], text)):

@@ -15,7 +15,7 @@ from pathlib import Path
 import typer.main
 
 from specbench.cli import app
-from specbench.jobs import parsing
+from specbench.measure import parsing
 from tests.support.fuzz import attacks, cases
 from tests.support.fuzz.cases import Case, Ground
 from tests.support.fuzz.processes import SECRET, Ended, Limits, carried_out

@@ -105,7 +105,7 @@ def test_a_module_that_is_fed_states_before_their_norm_stays_one(tmp_path: Path)
     file = tmp_path / "first" / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "norm_output": False}))
     student, again = written(net, Asked(None, 3, "org/target", begin=head_of(tmp_path / "first")), tmp_path / "mine")
-    assert student.head.post_norm is again.post_norm is False
+    assert student.head.feeds_normed is again.feeds_normed is False
 
 
 def test_what_cannot_learn_is_refused(tmp_path: Path) -> None:

@@ -48,13 +48,13 @@ def test_rows_in_learning_are_those_of_a_decode_that_drafts_the_same_tokens(
     compare(NET, head_of(tmp_path, kind, switches), student)
 
 
-@pytest.mark.parametrize("post_norm", [True, False], ids=["fed normed states", "fed states before their norm"])
+@pytest.mark.parametrize("feeds_normed", [True, False], ids=["fed normed states", "fed states before their norm"])
 @pytest.mark.parametrize("name", MODULES)
-def test_rows_of_an_mtp_module_in_learning_are_those_of_a_decode(name: str, post_norm: bool) -> None:
+def test_rows_of_an_mtp_module_in_learning_are_those_of_a_decode(name: str, feeds_normed: bool) -> None:
     net = network(name, VOCABULARY, dtype=torch.float32)
     student, other = (moved(beginning("mtp", net, Asked(None, 3, "target"))[0]) for _ in range(2))
     for one in (student, other):
-        one.head.post_norm = post_norm
+        one.head.feeds_normed = feeds_normed
     other.head.config._attn_implementation = net.config.get_text_config(decoder=True)._attn_implementation
     compare(net, other.head, student)
 

@@ -1,0 +1,208 @@
+"""The body of `specbench recommend`.
+
+Every candidate is measured once at its largest K, on a few prompts; smaller K are predicted from it. Those that could
+win are measured on all prompts against one baseline, and judged. What wins is audited, and dropped if it fails.
+"""
+
+import json
+import math
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from specbench.audit.certificate import PAGE, headline
+from specbench.backends.engines import arms
+from specbench.errors import CellsFailedError, SpecbenchError, UsageError
+from specbench.jobs import run
+from specbench.jobs.audit import Wanted, audited
+from specbench.jobs.output import Output, say
+from specbench.jobs.resume import NOTHING, Typed, record_rest
+from specbench.judge.candidates import best_ks, flaw, vllm_schedule
+from specbench.judge.choice import Choice, best_choices, contenders, name_of, why_not
+from specbench.judge.settling import with_command
+from specbench.judge.verdict import Recommendation, recommend
+from specbench.results.cells import raise_for_status
+from specbench.results.named_runs import short_name
+from specbench.results.reading import read_run
+from specbench.show.run_output import rendered
+from specbench.show.text import print_markdown, print_table
+from specbench.show.verdict import together, topics_of
+from specbench.spec import RunSpec
+from specbench.wording import Row, grouped, text_in
+
+SCOUTS, LEAST = 8, 4  # prompts of the first run at most, and of the second one at least
+REQUESTS, SHARE = 40, 0.25  # of an audit, and the part of the time that is kept for audits
+LOAD = ("dataset", "context", "temperature", "batch", "arrivals")
+SELF = ("ngram", "ngram-mod", "suffix")  # arms of servers that draft from the text
+# Settings that an audit chooses itself.
+OWN = {"limit", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "eta", "ignore_eos", "tier", "batch",
+       "arrivals", "burstiness", "slo", "warmup", "repeat", "until_ci"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Minutes that it may take, where it prints, and the first run of an interrupted one that it continues."""
+
+    minutes: float
+    output: Output
+    before: Path | None = None
+    typed: Typed = NOTHING
+
+    def say(self, line: str) -> None:
+        say(Console(stderr=True, quiet=self.output.quiet), [line])
+
+    def recorded(self, specs: Sequence[RunSpec], before: Path | None = None) -> run.Outcome:
+        """A new run, or the rest of an earlier one; raises its interrupt."""
+        watch = run.Terminal(self.output)
+        done = record_rest(before, watch, typed=self.typed) if before else run.record(specs, self.output.parent, watch)
+        run.say_where(done, self.output)
+        return done
+
+    def second(self, specs: Sequence[RunSpec]) -> Path | None:
+        """The second run of the recommendation that is continued, if it had begun: a later one of the same cells."""
+        if self.before is None:
+            return None
+        for path in sorted(self.before.parent.iterdir()):
+            with suppress(SpecbenchError):
+                if path.name > self.before.name and unlimited(read_run(path).specs) == unlimited(specs):
+                    return path
+        return None
+
+
+def unlimited(specs: Sequence[RunSpec]) -> list[RunSpec]:
+    """The cells without their number of prompts."""
+    return [one.with_(limit=None) for one in specs]
+
+
+def candidates(settings: dict[str, Any], draft: str | None) -> dict[str, Any]:
+    """The settings with all candidates of their engine, unless some are named: those that servers have as well."""
+    if engine := arms.ENGINES.get(str(settings.get("backend"))):
+        named = [name for name in ("draft-model", *SELF) if name in engine.named and (draft or name in SELF)]
+        axis, given = {"spec_config": named}, {"spec_config", "spec_args", "method"} & {*settings}
+    else:
+        axis, given = {"method": ["chain"] * bool(draft) + ["prompt-lookup", "suffix"]}, {"method"} & {*settings}
+    return settings if given else {**settings, **axis}
+
+
+def start_recommend(cells: Sequence[RunSpec], setup: Setup) -> None:
+    """Measure twice and audit; print the candidates, the answer for every load, and the words that deploy it."""
+    if any(cell.acceptance or not cell.k or cell.backend == "openai" for cell in cells):
+        raise UsageError("recommend compares drafts that it starts: leave out --acceptance, --url, --k 0 and baseline")
+    began, output = time.monotonic(), setup.output
+    scouts = [cell.with_(limit=min(cell.limit or SCOUTS, SCOUTS)) for cell in cells]
+    if setup.before and list(read_run(setup.before).specs) != scouts:
+        raise UsageError(f"--resume {setup.before}: not the first run of this command: repeat it with its options")
+    first = setup.recorded(scouts, setup.before)
+    loads = grouped([cell.row() for cell in first.cells], lambda row: tuple(text_in(row, name) for name in LOAD))
+    again = most_promising(cells, first, loads, setup)
+    before = setup.second(again)
+    final = setup.recorded([] if before else fitting(again, first, time.monotonic() - began, setup.minutes), before)
+    rows, certificates = after_audits(final, began + 60 * setup.minutes, setup)
+    lines = [line for load in loads for line in choices(load, rows)]
+    if output.style not in ("table", "md"):
+        typer.echo(rendered(lines, output.style), nl=False)
+        return
+    constant = {name for name in LOAD if len({str(line[name]) for line in lines}) == 1}
+    table = [{name: value for name, value in line.items() if name not in constant} for line in lines]
+    (print_markdown if output.style == "md" else print_table)("candidates", table)
+    answers = recommend(with_command(rows, final.about.command, short_name(final.path)))
+    typer.echo("\n".join(["", *together(answers), *certificates, ""]))
+    for answer, topic in zip(answers, topics_of(answers), strict=True):
+        heading = f"deploy ({topic}):" if len(answers) > 1 else "deploy:"
+        typer.echo("\n  ".join([heading, *deploy(answer, rows)]))
+
+
+def most_promising(
+    cells: Sequence[RunSpec], first: run.Outcome, loads: Sequence[Sequence[Row]], setup: Setup
+) -> list[RunSpec]:
+    """The cells of those that could win, with the K that is predicted to be best."""
+    wanted = sorted({(one.name, one.k) for load in loads for one in contenders(best_choices(load))})
+    if not wanted:
+        raise_for_status(first.cells)
+        flaws = dict.fromkeys(flaw(row) for load in loads for row in load)
+        raise CellsFailedError(f"no candidate was measured: {'; '.join(flaws)}")
+    setup.say("measuring again: " + ", ".join(f"{name} (K = {k})" for name, k in wanted))
+    again = [cell.with_(k=k) for cell in cells for name, k in wanted if (cell.spec_config or cell.method) == name]
+    return list(dict.fromkeys(again))
+
+
+def fitting(again: Sequence[RunSpec], first: run.Outcome, spent: float, minutes: float) -> list[RunSpec]:
+    """The cells on as many prompts as fit into the time, judged by the seconds of a prompt in the first run."""
+    samples = [sample for cell in first.cells for sample in cell.samples]
+    traces = [trace for sample in samples for trace in (sample.baseline, sample.method)]
+    each = max(spent, math.fsum(trace.seconds + trace.prefill_seconds for trace in traces)) / len(samples)
+    fits = max(int(((1 - SHARE) * 60 * minutes - spent) / each / len(again)), LEAST)
+    return [one.with_(limit=min(one.limit or fits, fits)) for one in again]
+
+
+def after_audits(final: run.Outcome, ends: float, setup: Setup) -> tuple[list[Row], list[str]]:
+    """The rows, with drafts that failed a short audit marked so, and a line on every audit.
+
+    The winner of every load is audited until one passes; a fault is a draft's, whatever its K and load.
+    """
+    rows: list[Row] = [cell.row() for cell in final.cells]
+    lines, known = list[str](), set[str]()
+    while True:
+        ahead = [row for answer in recommend(rows) if (row := winner(answer, rows)) and name_of(row) not in known]
+        if not ahead:
+            return rows, lines
+        name, spec = name_of(ahead[0]), final.cells[rows.index(ahead[0])].spec
+        known.add(name)
+        setup.say(f"auditing {name}, with up to {REQUESTS} requests")
+        chosen = {key: value for key, value in spec.model_dump(exclude=OWN).items() if value}
+        left = max((ends - time.monotonic()) / 60, 1)
+        try:
+            made, place = audited(Wanted(chosen, requests=REQUESTS, minutes=left), replace(setup.output, quiet=True))
+        except SpecbenchError as error:
+            lines.append(f"{name} was not audited: {error}")
+            continue
+        lines.append(f"audit of {name} (K = {spec.k}): {headline(made)[0]}; see {place / PAGE}")
+        if made.faults:
+            failed = {"status": "failed", "error": f"it fails the audit ({made.faults[0].cell})"}
+            rows = [{**row, **failed} if name_of(row) == name else row for row in rows]
+
+
+def choices(load: Sequence[Row], measured: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """The candidates under one load: what was predicted, what was then measured, or why it was not."""
+    found = best_choices(load)
+    failed = [Choice(row, row["k"], math.nan, 0, 0) for row in load if name_of(row) not in {one.name for one in found}]
+    for choice in (*found, *failed):
+        same = [row for row in measured if (name_of(row), row["k"]) == (choice.name, choice.k)
+                and all(text_in(row, name) == text_in(choice.row, name) for name in LOAD)]  # fmt: skip
+        wrong = flaw(same[0] if same else choice.row)
+        yield {
+            **{name: choice.row.get(name) for name in LOAD}, "candidate": choice.name, "K": choice.k,
+            "predicted": None if math.isnan(choice.speedup) else round(choice.speedup, 3),
+            "measured": round(same[0]["speedup"], 3) if same and not wrong else None,
+            "note": wrong or ("" if same else why_not(choice, found)),
+        }  # fmt: skip
+
+
+def winner(answer: Recommendation, rows: Sequence[Row]) -> Row | None:
+    """The row of the recommended draft; None if the engine is best without one."""
+    if "NO" in (answer.answer, answer.leaning) or (answer.speedup or 0) <= 1:
+        return None
+    return next((row for row in rows if row["speedup"] == answer.speedup and row["k"] == answer.k), None)
+
+
+def deploy(answer: Recommendation, rows: Sequence[Row]) -> list[str]:
+    """The words that start each engine with the recommended draft; for vLLM K by batch where that differs."""
+    if (row := winner(answer, rows)) is None:
+        return ["the engine without a draft"]
+    served, named = text_in(row, "backend"), ("target", "draft", "method", "k", "spec_config")
+    spec = RunSpec(**{name: row[name] for name in named if row.get(name)})
+    arm = spec.spec_config or arms.METHODS.get(spec.method, "")
+    engines = [one for one in ([served] if served in arms.ENGINES else arms.ENGINES) if arm in arms.ENGINES[one].named]
+    lines = [f"{one}: {shlex.join(arms.filled(spec.with_(backend=one), arm, spec.draft))}" for one in engines]
+    schedule = vllm_schedule(best_ks([row for row in rows if name_of(row) == (spec.spec_config or spec.method)]))
+    if len(schedule.get("num_speculative_tokens_per_batch_size", [])) > 1 and "vllm-serve" in engines:
+        lines.append(f"vllm-serve, K by requests at once: {json.dumps(schedule)}")
+    unsure = ["once that is certain:"] if answer.answer == "UNCLEAR" else []
+    return [*unsure, *lines] if lines else ["no server that specbench knows has this method"]
