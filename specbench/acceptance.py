@@ -9,17 +9,16 @@ The normal form and its checks are those of AIPerf's `SpecDecodeAcceptanceRecord
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from specbench.metrics import RoundCounts
+from specbench.metrics import STEP, RoundCounts, outcome
 from specbench.wording import clean
 
 MOST = 10**10  # of any count
 WIDEST = 1024  # maximum tokens of a draft: more than any engine drafts per round
-STEP = RoundCounts(0, 0, 0, 1, ())
 SPARE = 2  # rounds of a request beyond its tokens: an engine that schedules ahead may run some after the last token
 
 
@@ -47,8 +46,9 @@ class Record:
         found = found if self.rounds is None else f"{clean(rounds)} rounds, {found}"
         if rounds > most or not 0 <= self.accepted <= drafted <= rounds * WIDEST:
             return f"{found} for at most {most:,} new ones"
-        if self.histogram and (sum(self.histogram), weighted(self.histogram)) != (rounds, self.accepted):
-            return f"{found}, but a histogram of {sum(self.histogram)} rounds and {weighted(self.histogram)} tokens"
+        total, tokens = sum(self.histogram), sum(j * number for j, number in enumerate(self.histogram))
+        if self.histogram and (total, tokens) != (rounds, self.accepted):
+            return f"{found}, but a histogram of {total} rounds and {tokens} tokens"
         sums = (len(self.steps), *map(sum, zip(*self.steps, strict=True)))
         if self.steps and sums != (rounds, drafted, self.accepted):
             return f"{found}, but {sums[0]} single rounds of {sums[1]} drafted and {sums[2]} accepted tokens"
@@ -63,17 +63,14 @@ class Record:
         rounds are not, every one of `tokens` but the first that was not accepted is a round.
         """
         if self.steps:
-            return [counted(*one) for one in self.steps]
-        rounds = max(tokens - 1 - self.accepted, min(self.drafted or 0, 1)) if self.rounds is None else self.rounds
-        accepted = [j for j, number in enumerate(self.histogram) for _ in range(number)]
-        accepted = accepted or spread(self.accepted, rounds)
-        drafted = drafts(rounds * k if self.drafted is None else self.drafted, accepted)
-        return [counted(*one) for one in zip(drafted, accepted, strict=True)]
-
-
-def weighted(histogram: Sequence[int]) -> int:
-    """The accepted tokens of a histogram."""
-    return sum(accepted * rounds for accepted, rounds in enumerate(histogram))
+            steps: Iterable[tuple[int, int]] = self.steps
+        else:
+            rounds = max(tokens - 1 - self.accepted, min(self.drafted or 0, 1)) if self.rounds is None else self.rounds
+            known = [j for j, number in enumerate(self.histogram) for _ in range(number)]
+            accepted = known or spread(self.accepted, rounds)
+            drafted = drafts(rounds * k if self.drafted is None else self.drafted, accepted)
+            steps = zip(drafted, accepted, strict=True)
+        return [outcome(drafted, accepted, accepted + 1, drafted) for drafted, accepted in steps]
 
 
 def spread(total: int, parts: int) -> list[int]:
@@ -88,12 +85,6 @@ def drafts(total: int, accepted: Sequence[int]) -> list[int]:
         for number, least in enumerate(accepted):
             found[number] -= min(max(sum(found) - total, 0), max(found[number] - least - spare, 0))
     return found
-
-
-def counted(drafted: int, accepted: int) -> RoundCounts:
-    """A round; its outcome is used as its acceptance probability."""
-    tested = min(accepted + 1, drafted)
-    return RoundCounts(drafted, tested, accepted, accepted + 1, (1.0,) * accepted + (0.0,) * (tested - accepted))
 
 
 def fitted(rounds: Sequence[RoundCounts], tokens: int) -> tuple[RoundCounts, ...]:
@@ -131,16 +122,24 @@ SINGLE = ("per_step_drafted", "per_step_accepted")
 def record_of(reported: Mapping[str, Any], tokens: int) -> Record | None:
     """The record of an answer of `tokens` tokens, from the PARTS and CHOICE of its events; None without a record.
     ValueError, with what was found, for a malformed one."""
+    one = part(reported, "sglext").get("spec_tokens_details")
+    one = one[0] if isinstance(one, list) and one else one  # SGLang has one for every choice of a request
     found = {
         VLLM: part(part(reported, "metrics"), "speculative_decoding"),
-        SGLANG: first(part(reported, "sglext").get("spec_tokens_details")),
+        SGLANG: one if isinstance(one, Mapping) else {},
         TENSORRT: part(reported, "speculative_decoding"),
         TIMINGS: part(reported, "timings"),
     }
     for source, fields in found.items():
         if FIELDS[source][2] in fields:
             return record_in(fields, source)
-    return mean_record(reported.get("avg_decoded_tokens_per_iter"), tokens)
+    mean = reported.get("avg_decoded_tokens_per_iter")  # rounds without a draft included
+    if not isinstance(mean, int | float):
+        return None
+    if not 1 <= mean <= WIDEST:
+        raise ValueError(f"avg_decoded_tokens_per_iter of {clean(mean)}")
+    rounds = round(tokens / mean)
+    return Record(MEAN, rounds, None, tokens - rounds) if 0 < rounds < tokens else None
 
 
 def record_in(fields: Mapping[str, Any], source: str) -> Record:
@@ -157,26 +156,10 @@ def record_in(fields: Mapping[str, Any], source: str) -> Record:
     )  # fmt: skip
 
 
-def mean_record(mean: object, tokens: int) -> Record | None:
-    """The record of TensorRT-LLM's tokens per iteration, those without a draft included; None without accepted ones."""
-    if not isinstance(mean, int | float):
-        return None
-    if not 1 <= mean <= WIDEST:
-        raise ValueError(f"avg_decoded_tokens_per_iter of {clean(mean)}")
-    rounds = round(tokens / mean)
-    return Record(MEAN, rounds, None, tokens - rounds) if 0 < rounds < tokens else None
-
-
 def part(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """An object inside another; empty if it is missing or null."""
     found = whole.get(name)
     return found if isinstance(found, Mapping) else {}
-
-
-def first(found: object) -> Mapping[str, Any]:
-    """An object, or the first of a list: SGLang has one for every choice of a request."""
-    one = found[0] if isinstance(found, list) and found else found
-    return one if isinstance(one, Mapping) else {}
 
 
 def count(found: object, name: str) -> int:
@@ -244,11 +227,10 @@ class Counters:
         """The difference to an earlier reading; below 0 if the server was restarted in between."""
         places = tuple(a - b for a, b in zip_longest(self.by_position, before.by_position, fillvalue=0))
         now, then = vars(self), vars(before)
-        rest: dict[str, Any] = {name: None if None in (now[name], then[name]) else now[name] - then[name]
-                for name in ("requests", "tokens", "verified")}  # fmt: skip
         most = max((one for one in (self.running, before.running) if one is not None), default=None)
-        totals: dict[str, Any] = {name: now[name] - then[name] for name in ("drafts", "drafted", "accepted")}
-        return Counters(**totals, by_position=places, running=most, **rest)
+        rest: dict[str, Any] = {name: None if None in (now[name], then[name]) else now[name] - then[name]
+                for name in now if name not in ("by_position", "running")}  # fmt: skip
+        return Counters(by_position=places, running=most, **rest)
 
     @property
     def fell(self) -> bool:

@@ -14,28 +14,23 @@ class Chat(Protocol):
     @property
     def own(self) -> str | None:
         """Its own chat template; None if missing."""
-        ...
 
     @property
     def columns(self) -> Sequence[str]:
         """The columns of data besides the messages that it takes, as arguments by their names."""
-        ...
 
     @property
     def widest(self) -> int:
         """The most ids of a prompt for one token of an answer."""
-        ...
 
     def ids(self, template: str, messages: Sequence[Message], arguments: Mapping[str, Any]) -> list[int]:
         """Token ids of messages in a template, up to the start of an answer. Nothing is added, not even a BOS.
 
         UsageError, in one line, if the template does not render them.
         """
-        ...
 
     def text(self, ids: Sequence[int]) -> str:
         """An answer as text, without special tokens."""
-        ...
 
 
 def written_fields(given: Any) -> str | None:

@@ -1,7 +1,4 @@
-"""User errors as exceptions: one line with the problem and the remedy, and the exit code.
-
-The documentation has a table of exit codes.
-"""
+"""User errors as exceptions: one line with the problem and the remedy, and the exit code."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,15 +110,11 @@ class MissingError(UnusableModelError):
 
     def __init__(self, parts: Sequence[Missing]) -> None:
         self.parts = parts
-        super().__init__(parts[0].alone if len(parts) == 1 else together(parts))
-
-
-def together(parts: Sequence[Missing]) -> str:
-    """All missing items in one line."""
-    listed, command = ", ".join(part.shown for part in parts), command_for(parts)
-    why = "" if all(part.reason for part in parts) else " and the hub does not answer"
-    how = f"; where there is a network, run `{command}`" if command else ""
-    return f"{len(parts)} things are missing{why}: {listed}{how}"
+        listed, command = ", ".join(part.shown for part in parts), command_for(parts)
+        why = "" if all(part.reason for part in parts) else " and the hub does not answer"
+        how = f"; where there is a network, run `{command}`" if command else ""
+        together = f"{len(parts)} things are missing{why}: {listed}{how}"
+        super().__init__(parts[0].alone if len(parts) == 1 else together)
 
 
 def command_for(parts: Sequence[Missing]) -> str:

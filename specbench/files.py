@@ -11,9 +11,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from specbench.errors import UsageError
 from specbench.wording import clean_path, first_line
@@ -51,11 +50,6 @@ def open_regular(path: Path, most: int = LARGEST) -> BinaryIO:
     """Open a regular file for reading, without blocking."""
     check_regular(path, most)
     return open(path, "rb", opener=lambda name, _: os.open(name, FLAGS))
-
-
-def open_text(path: Path, encoding: str = "utf-8", most: int = LARGEST) -> TextIO:
-    """Open a regular text file for reading, with line ends unchanged."""
-    return TextIOWrapper(open_regular(path, most), encoding=encoding, newline="")
 
 
 def check_regular(path: Path, most: int = LARGEST) -> None:
@@ -97,18 +91,14 @@ def read_checked(path: Path, checked: Callable[[Any], T]) -> T:
         return checked(read_yaml(path))
     except ValidationError as error:
         first = error.errors()[0]
-        raise UsageError(
-            f"{path}: {': '.join(filter(None, ('.'.join(map(str, first['loc'])), first['msg'])))}"
-        ) from error
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(": ".join(filter(None, (str(path), where, first["msg"])))) from error
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {error}") from error
 
 
 def parsed_yaml(text: str) -> Any:
-    """Parse YAML text. ValueError, in one line, if it is invalid, repeats a key, contains itself or is too large.
-
-    The text is one document; only the plain YAML tags are known.
-    """
+    """Parse YAML text. ValueError, in one line, if it is invalid, repeats a key, contains itself or is too large."""
     import yaml  # slow to import; not needed without a file
 
     try:
@@ -131,31 +121,23 @@ def values_in(node: "Node", around: set[int], known: dict[int, int]) -> int:
         raise ValueError(f"line {line_of(node)}: this value contains itself")
     if id(node) not in known:
         around.add(id(node))
-        check_node(node)
         known[id(node)] = 1 + sum(values_in(one, around, known) for one in inside_node(node))
         around.discard(id(node))
     return known[id(node)]
 
 
 def inside_node(node: "Node") -> "list[Node]":
-    """The direct children of a node."""
-    from yaml.nodes import MappingNode, SequenceNode
-
-    if isinstance(node, MappingNode):
-        return [one for pair in node.value for one in pair]
-    return node.value if isinstance(node, SequenceNode) else []
-
-
-def check_node(node: "Node") -> None:
-    """Raise ValueError for a repeated key, where YAML would keep the last, and for an oversized number."""
-    from yaml.nodes import MappingNode, ScalarNode
+    """The direct children. ValueError for a repeated key, where YAML would keep the last, and an oversized number."""
+    from yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
     if isinstance(node, MappingNode):
         names = Counter(key.value for key, _ in node.value if isinstance(key, ScalarNode))
         if twice := [name for name, count in names.items() if count > 1]:
             raise ValueError(f"line {line_of(node)}: the key {twice[0][:60]!r} occurs twice")
-    elif node.tag == INTEGER and len(node.value) > MOST_DIGITS:
+        return [one for pair in node.value for one in pair]
+    if node.tag == INTEGER and len(node.value) > MOST_DIGITS:
         raise ValueError(f"line {line_of(node)}: a number of more than {MOST_DIGITS} digits")
+    return node.value if isinstance(node, SequenceNode) else []
 
 
 def line_of(node: "Node") -> int:

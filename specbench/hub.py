@@ -1,6 +1,6 @@
 """Hub files in the local cache: fetched if missing, within bounds, or refused in one sentence.
 
-huggingface_hub is imported on the first fetch, because most commands fetch nothing.
+Most of huggingface_hub is imported on the first fetch, because most commands fetch nothing.
 """
 
 import importlib
@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import huggingface_hub
+from huggingface_hub import constants
 
 from specbench.files import in_units
 from specbench.wording import first_line
@@ -54,8 +57,6 @@ class Repository:
 
     @property
     def url(self) -> str:
-        from huggingface_hub import constants
-
         return f"{constants.ENDPOINT}/{'datasets/' if self.kind == 'dataset' else ''}{self.id}"
 
     @property
@@ -89,15 +90,12 @@ def one_file(repository: Repository, file: str) -> Path:
 
 def cached_file(repository: Repository, file: str) -> Path | None:
     """The path of a file in the cache; None if missing."""
-    import huggingface_hub
-
     found = huggingface_hub.try_to_load_from_cache(filename=file, **repository.place)
     return Path(found) if isinstance(found, str) else None
 
 
 def _fetched(repository: Repository, wanted: Any, progress: Progress | None = None, file: str = "") -> Path:
     """The snapshot with the requested files; from the cache alone if complete there, or if the hub does not answer."""
-    import huggingface_hub
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, EntryNotFoundError, LocalEntryNotFoundError
 
     def fetch(watch: Watch, cached: bool) -> Path:
@@ -128,12 +126,10 @@ _ANSWERS: dict[Repository, tuple[float, Exception | None]] = {}
 
 def answer_of(repository: Repository) -> Exception | None:
     """Why the hub refuses this repository or does not answer; None if it is available."""
-    import huggingface_hub
-
     asked, answer = _ANSWERS.get(repository, (-FRESH, None))
     if time.monotonic() - asked < FRESH:
         return answer
-    answer, most = None, huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT
+    answer, most = None, constants.HF_HUB_ETAG_TIMEOUT
     try:
         _bounded(lambda _: huggingface_hub.HfApi().repo_info(timeout=most, **repository.place))
     except Exception as error:  # refused, no connection, proxy error or timeout
@@ -144,8 +140,6 @@ def answer_of(repository: Repository) -> Exception | None:
 
 def file_sizes(repository: Repository) -> dict[str, int]:
     """File sizes of a repository in bytes; empty if the hub does not answer."""
-    import huggingface_hub
-
     if answer_of(repository) is not None:
         return {}
     try:
@@ -183,8 +177,6 @@ class Watch:
 
 def patience() -> float:
     """Seconds; more if the user set a longer HF_HUB_DOWNLOAD_TIMEOUT."""
-    from huggingface_hub import constants
-
     return max(PATIENCE, constants.HF_HUB_DOWNLOAD_TIMEOUT + PATIENCE / 10)
 
 
@@ -220,8 +212,6 @@ def _bounded(work: Callable[[Watch], T]) -> T:
 
 def _set_client(watch: Watch) -> None:
     """Make the library send through a client with bounds; its own requests have no limit of time or size."""
-    import huggingface_hub
-    from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     # httpx or httpx2, whichever this release uses
@@ -297,21 +287,16 @@ def bars(watch: Watch, progress: Progress | None) -> type[Any]:
     return Bar
 
 
-class _Waiting(logging.Handler):
-    """Pass only the message that the hub requests to wait, as it explains a silence."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "Rate limited" in record.getMessage():
-            print(f"note: {record.getMessage()}", file=sys.stderr)
-
-
 @contextmanager
 def _quiet(watch: Watch) -> Iterator[None]:
     """Silence the library's retries, advice and progress bars; raise an error if the disk is too full."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     no_bars, library = are_progress_bars_disabled(), logging.getLogger("huggingface_hub")
-    handlers, library.handlers = library.handlers, [_Waiting()]
+    waiting = logging.StreamHandler(sys.stderr)
+    waiting.addFilter(lambda record: "Rate limited" in record.getMessage())  # it explains a silence
+    waiting.setFormatter(logging.Formatter("note: %(message)s"))
+    handlers, library.handlers = library.handlers, [waiting]
     disable_progress_bars()
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -361,8 +346,6 @@ SENTENCES = {  # by the name of the error or of a base class; refusals by their 
 
 def reason(repository: Repository, error: Any, file: str = "") -> str:
     """The message for a library error; `file` is the requested one."""
-    import huggingface_hub
-    from huggingface_hub import constants
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     error = _cause(error)

@@ -1,13 +1,11 @@
-"""The record of a decode, and metrics from its rounds: acceptance, drafting, tokens per round.
-
-Counts in, numbers out.
-"""
+"""The record of a decode, and metrics from its rounds: acceptance, drafting, tokens per round."""
 
 import hashlib
 import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from specbench.wording import clean
 
@@ -74,6 +72,16 @@ class RoundCounts:
         return self.tested + ended
 
 
+STEP = RoundCounts(0, 0, 0, 1, ())  # one without a draft
+
+
+def outcome(drafted: int, accepted: int, emitted: int, usable: int) -> RoundCounts:
+    """A round of which only these numbers are known: its outcome is used as its acceptance probability."""
+    tested = accepted + (accepted < min(usable, emitted))  # none after the end of the sequence
+    overlap = (1.0,) * accepted + (0.0,) * (tested - accepted)
+    return RoundCounts(drafted, tested, accepted, emitted, overlap, surplus=drafted - usable)
+
+
 def ratio(part: float, whole: float) -> float:
     """part ÷ whole; NaN if the whole is 0."""
     return part / whole if whole else math.nan
@@ -124,27 +132,19 @@ def acceptance_by_position(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:
     )
 
 
-@dataclass(frozen=True)
-class Lengths:
-    """How much rounds with a draft accepted. mean: 1 + accepted ÷ rounds; by_request: the mean of that over requests.
-
-    histogram[j]: rounds that accepted exactly j levels; joint[i]: the share that accepted at least i + 1.
-    """
-
-    mean: float
-    by_request: float
-    histogram: tuple[int, ...]
-    joint: tuple[float, ...]
-
-
-def lengths(requests: Sequence[Sequence[RoundCounts]]) -> Lengths:
-    """The acceptance lengths of some requests by their rounds; NaN and empty without a round with a draft."""
+def lengths(requests: Sequence[Sequence[RoundCounts]]) -> dict[str, Any]:
+    """Columns of how much rounds with a draft accepted: 1 + accepted ÷ rounds, and the mean of that over requests; how
+    many accepted exactly 0, 1 … levels, and the share that accepted at least 1, 2 …. NaN and empty without a draft."""
     drafted = [[r.accepted for r in rounds if r.drafted] for rounds in requests]
     every = [accepted for some in drafted for accepted in some]
     means = [1 + sum(some) / len(some) for some in drafted if some]
-    histogram = tuple(every.count(j) for j in range(max(every, default=-1) + 1))
-    joint = tuple(sum(histogram[i:]) / len(every) for i in range(1, len(histogram)))
-    return Lengths(1 + ratio(sum(every), len(every)), ratio(math.fsum(means), len(means)), histogram, joint)
+    histogram = [every.count(j) for j in range(max(every, default=-1) + 1)]
+    return {
+        "acceptance_length": 1 + ratio(sum(every), len(every)),
+        "acceptance_length_mean": ratio(math.fsum(means), len(means)),
+        "rounds_by_accepted": " ".join(map(str, histogram)),
+        "acceptance_joint": " ".join(f"{sum(histogram[i:]) / len(every):.4g}" for i in range(1, len(histogram))),
+    }
 
 
 def overlap_by_level(rounds: Sequence[RoundCounts]) -> tuple[float, ...]:
@@ -169,32 +169,21 @@ def level_total(counts: Sequence[LevelCounts]) -> LevelCounts:
         accepted=sum(one.accepted for one in counts),
         emitted=sum(one.emitted for one in counts),
         overlap=math.fsum(one.overlap for one in counts),
-        longest=max((one.longest for one in counts), default=0),
+        longest=max(one.longest for one in counts),
     )
 
 
-@dataclass(frozen=True)
-class Drafting:
-    """What rounds drafted: the share that drafted anything, levels and nodes of a mean round, used or not.
+def drafting(rounds: Sequence[RoundCounts]) -> dict[str, float]:
+    """Columns of what rounds drafted, used or not: levels and nodes of a mean round, and the share that drafted at all.
 
-    distance: mean total variation distance between the distribution of an emitted token and the target's; 0
-    for lossless methods.
+    law_distance: mean total variation distance between the distribution of an emitted token and the target's.
     """
-
-    hit_rate: float
-    levels: float
-    nodes: float
-    distance: float
-
-
-def drafting(rounds: Sequence[RoundCounts]) -> Drafting:
-    """Means over rounds; NaN without rounds."""
-    return Drafting(
-        hit_rate=ratio(sum(r.drafted > 0 for r in rounds), len(rounds)),
-        levels=ratio(sum(r.drafted for r in rounds), len(rounds)),
-        nodes=ratio(sum(r.width for r in rounds), len(rounds)),
-        distance=ratio(math.fsum(r.distance for r in rounds), sum(r.emitted for r in rounds)),
-    )
+    return {
+        "drafted_per_round": ratio(sum(r.drafted for r in rounds), len(rounds)),
+        "nodes_per_round": ratio(sum(r.width for r in rounds), len(rounds)),
+        "draft_hit_rate": ratio(sum(r.drafted > 0 for r in rounds), len(rounds)),
+        "law_distance": ratio(math.fsum(r.distance for r in rounds), sum(r.emitted for r in rounds)),
+    }
 
 
 def branched(rounds: Sequence[RoundCounts]) -> bool:
@@ -205,10 +194,7 @@ def branched(rounds: Sequence[RoundCounts]) -> bool:
 def speedup_of_totals(
     baseline_seconds: Iterable[float], baseline_tokens: Iterable[int], seconds: Iterable[float], tokens: Iterable[int]
 ) -> float:
-    """Ratio of totals, per token: (Σ baseline seconds ÷ Σ tokens) ÷ (Σ method seconds ÷ Σ tokens).
-
-    With equal token counts (greedy decoding) this is Σ baseline seconds ÷ Σ method seconds.
-    """
+    """Ratio of totals, per token: (Σ baseline seconds ÷ Σ tokens) ÷ (Σ method seconds ÷ Σ tokens)."""
     return ratio(ratio(math.fsum(baseline_seconds), sum(baseline_tokens)), ratio(math.fsum(seconds), sum(tokens)))
 
 

@@ -416,9 +416,9 @@ def test_lengths_count_rounds_with_a_draft_alone() -> None:
     step = RoundCounts(0, 0, 0, 1, ())
     requests = [[step, *(drafted(n) for n in (0, 0, 3))], [step, drafted(1), step], [step]]
     found = lengths(requests)
-    assert found.mean == 1 + 4 / 4
-    assert found.by_request == (2 + 2) / 2
-    assert found.histogram == (2, 1, 0, 1)
-    assert found.joint == (0.5, 0.25, 0.25)
-    assert lengths([[step]]).histogram == ()
-    assert math.isnan(lengths([]).mean)
+    assert found["acceptance_length"] == 1 + 4 / 4
+    assert found["acceptance_length_mean"] == (2 + 2) / 2
+    assert found["rounds_by_accepted"] == "2 1 0 1"
+    assert found["acceptance_joint"] == "0.5 0.25 0.25"
+    assert lengths([[step]])["rounds_by_accepted"] == ""
+    assert math.isnan(lengths([])["acceptance_length"])

@@ -37,80 +37,52 @@ class Networks(Protocol):
 
     device: torch.device
     context: int
+    width: int  # of a row of logits
+    tokenizer: Any  # the target's, which the draft shares
     costs: Costs | None  # of a round on this machine, for `--k auto`; set by the job that measured them
-
-    @property
-    def width(self) -> int:
-        """The length of a row of logits."""
-        ...
 
     @property
     def depth(self) -> int:
         """The number of layers of the target."""
-        ...
-
-    @property
-    def tokenizer(self) -> Any:
-        """The target's tokenizer, which the draft shares."""
-        ...
 
     def network(self, name: str) -> Any:
         """The module of a loaded model."""
-        ...
-
-    def hold(self, name: str, network: Any) -> None:
-        """Register a network made in this process under the name that methods use, replacing one
-        of that name. It has no recurrent state, and the target's vocabulary, dtype and device."""
-        ...
 
     def law(self, spec: RunSpec) -> Sampling:
         """How logits become the distributions of every model of a spec."""
-        ...
 
     def eos(self, spec: RunSpec) -> list[int]:
         """The ids that end a sequence; none under --ignore-eos."""
-        ...
 
     @property
     def plain(self) -> Collection[str]:
         """The names of the loaded models that are networks over the target's tokens."""
-        ...
 
     def models(self, spec: RunSpec) -> Mapping[str, Model]:
-        """Fresh models by name: own caches, shared weights. UsageError if a model that the
-        method names has no rows over the target's tokens."""
-        ...
+        """Fresh models by name: own caches, shared weights. UsageError if one has no rows over the target's tokens."""
 
     def alone(self, spec: RunSpec, part: Callable[[], object]) -> Callable[[], object]:
         """A pass or a draft of `models`, executed as in the rounds of a spec: compiled or captured by its first call,
         and always on the same objects. Random draws are executed as they are."""
-        ...
 
     def method(self, spec: RunSpec) -> Speculate:
         """The method of a spec over fresh models."""
-        ...
 
     def source(self, spec: RunSpec, seeds: Sequence[int]) -> Source:
         """The random source of a spec: one seed per row."""
-        ...
 
     def experts(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> dict[str, float] | None:
         """The experts used by the target's passes, as columns; None for a target without experts. They
         are counted in an untimed, stepwise decode of the prompts as one batch with the spec's method."""
-        ...
 
     def glance(self, spec: RunSpec, prompts: Sequence[Sequence[int]], seed: int) -> list[Trace]:
-        """The first tokens after the prompts, decoded without the compiled
-        code of the tier: enough for a first estimate, not for a result."""
-        ...
+        """The first tokens after the prompts, decoded without the tier's compiled code: enough for an estimate."""
 
     def gradless(self) -> AbstractContextManager[None]:
         """Disable gradients; `prepare` does this by itself."""
-        ...
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
         """See `Backend.prepare`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -133,30 +105,17 @@ class Backend(Protocol):
     of specs of the pair may be prepared; all of them use the same weights.
     """
 
-    @property
-    def name(self) -> str:
-        """The engine's name for the user."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """The device as far as this process knows it; a run records it as part of the environment."""
-        ...
-
-    @property
-    def context(self) -> int:
-        """The maximum length of a sequence in tokens, new ones and drafts included."""
-        ...
+    name: str  # the engine's, for the user
+    device: torch.device  # as far as this process knows it; a run records it as part of the environment
+    context: int  # the maximum length of a sequence in tokens, new ones and drafts included
 
     @property
     def execution(self) -> str:
         """How decodes are executed, in a few words for the user. `prepare` may change it for everything prepared."""
-        ...
 
     @property
     def warnings(self) -> Sequence[str]:
         """Warnings about the pair, one line each; `load` may add some."""
-        ...
 
     @property
     def scores(self) -> Scores | None:
@@ -165,65 +124,47 @@ class Backend(Protocol):
         (ids, start, block) → [len(ids) − start, V] logits of the target along known ids from token start − 1 on,
         fed `block` at a time. A baseline computes block 1, verification block K + 1; their difference is numerical.
         """
-        ...
 
     @property
     def networks(self) -> Networks | None:
         """The networks for calibration, searches and traces; None if the engine does not expose them."""
-        ...
 
     @property
     def chat(self) -> Chat | None:
         """The chat format of the target's tokenizer; None if the engine takes plain text only."""
-        ...
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a plain prompt, with the special tokens that the target's tokenizer adds."""
-        ...
 
     def describe(self) -> dict[str, Any]:
         """The resolved pair as columns, such as target_source, target_commit and dtype_resolved."""
-        ...
 
     def notes(self, spec: RunSpec) -> Sequence[str]:
         """Properties of this engine that change a cell's numbers; notes for its row."""
-        ...
 
     def demand(self, held: Sequence[Held]) -> Demand | None:
         """The memory needed to measure these cells, group by group, weights included; None if unknown."""
-        ...
 
     def frugal(self) -> "Backend | None":
-        """The same pair in the execution mode that needs the least memory; None if it is
-        already used, or the user chose another."""
-        ...
+        """The same pair in the mode that needs the least memory; None if it is already used, or the user chose one."""
 
     def judge(self) -> "Backend | None":
-        """The backend that scores this one's output: loaded networks of the same checkpoints in
-        this process; None if there is no such backend."""
-        ...
+        """The loaded networks of the same checkpoints in this process, which score this one's output; None if none."""
 
     def load(self, longest: int = 0, watch: Loading = unseen) -> None:
-        """Read the weights; no prompt will have more than `longest` tokens. Raises UnusableModelError.
-
-        `watch` receives what is fetched or read, the bytes done, and the total bytes.
-        """
-        ...
+        """Read the weights; no prompt will have more than `longest` tokens. Raises UnusableModelError."""
 
     def unload(self) -> None:
         """Free the weights and everything derived from them."""
-        ...
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
         """A function that decodes prompts of up to `longest` tokens as `spec` requires; all slow work is done here.
 
         The function returns one trace per prompt; each prompt has its own seed, and equal seeds give equal tokens.
         """
-        ...
 
     def keep(self, specs: Sequence[RunSpec]) -> None:
         """Free the caches and the compiled or captured passes of all other specs."""
-        ...
 
 
 def networks_of(backend: Backend, purpose: str) -> Networks:

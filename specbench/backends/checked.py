@@ -1,6 +1,6 @@
 """From the specs of a pair to its checkpoints, checked without weights: they exist and fit together."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -15,8 +15,6 @@ from specbench.backends.roles import (
     checkpoint_of,
     cuts_of,
     depth_of,
-    half,
-    how_of,
     kept_layers,
     named_by,
     shipped_source,
@@ -26,7 +24,7 @@ from specbench.decoding.timing import Spans
 from specbench.errors import Missing, MissingError, UsageError
 from specbench.models.checkpoints import check, description, loading, names, quantise
 from specbench.models.checkpoints.description import device_named, recurrent
-from specbench.models.checkpoints.divided import PARALLEL
+from specbench.models.checkpoints.divided import PARALLEL, How
 from specbench.models.checkpoints.loading import lacking_extra, unavailable, without_extra
 from specbench.models.checkpoints.reduced import Cut
 from specbench.models.checkpoints.tokenizers import thinking_tokens
@@ -72,11 +70,6 @@ class CheckedPair:
         """The heads by the names of their roles."""
         return {name: role.head for name, role in self.roles.items() if role.head is not None}
 
-    @property
-    def borrowing(self) -> set[str]:
-        """The names of the heads that need the target's network."""
-        return {name for name, role in self.roles.items() if role.borrows}
-
     def columns(self, commits: Named, weights: Named, rollbacks: Named) -> dict[str, Any]:
         """The columns that describe every resolved role, with the facts known after loading.
         `scale_model` names the roles that are scale models; it may be empty."""
@@ -121,7 +114,7 @@ def check_models(specs: Sequence[RunSpec], device: torch.device, tier: str) -> C
     }
     if spec.device_map and (parts := [name for name, (base, _) in kept.items() if base == "target"]):
         raise UsageError(f"--device-map: {parts[0]} drafts from layers of the target, which needs it in one place")
-    refuse_out_of_step(specs, kept, pair.heads)
+    refuse_out_of_step(specs, [*kept, *pair.heads])
     return replace(pair, kept=kept, cuts=cuts_of(named, pair.roles, spec))
 
 
@@ -144,37 +137,24 @@ def with_drafter(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> Chec
     target = pair.roles["target"]
     head = heads.head_at(checkpoint_of(name, spec), target, spec)
     device = drafting_device(spec, pair.device)
-    if head is not None and head.hollow is not None:
-        own = replace(heads.role_of(head, checkpoint_of(name, spec), target), device=device)
+    if head is not None and head.hollow is not None:  # what it lacks it takes from its target
+        own = Role(
+            checkpoint_of(name, spec), head.hollow.config, target.tokenizer, target.dtype, head=head, device=device
+        )
         return replace(pair, roles={**pair.roles, name: own}, warnings=(*pair.warnings, *heads.said(head)))
     role = role_of(name, spec, spec.draft_dtype or spec.dtype, device or pair.device, tier)
     role = replace(role, head=head, device=device)
     if spec.draft_dtype is None:
         role = replace(role, dtype=target.dtype)  # two dtypes in one pair would inflate c
     loading.refuse_unable(role.checkpoint, role.config, role.dtype, device or pair.device, role.how)
-    if not check.alike(target.tokenizer, role.tokenizer):
-        return with_foreign(pair, name, role, spec)
-    context, warnings = check.check_pair(target.tokenizer, role.tokenizer, target.config, role.config, name)
-    return replace(
-        pair,
-        roles={**pair.roles, name: role},
-        context=min(pair.context, context),
-        warnings=(*pair.warnings, *warnings),
-    )
-
-
-def with_foreign(pair: CheckedPair, name: str, role: Role, spec: RunSpec) -> CheckedPair:
-    """The pair with a drafting model of another tokenizer; refused if no rule joins the two vocabularies."""
-    target = pair.roles["target"]
-    found = heads.both_vocabularies(target, role, name, spec.vocabulary or "auto")
-    context = min(pair.context, check.context_length(role.config))
-    return replace(
-        pair,
-        roles={**pair.roles, name: role},
-        context=context,
-        warnings=(*pair.warnings, heads.vocabulary_said(found, check.context_length(role.config), pair.context)),
-        foreign={**pair.foreign, name: found},
-    )
+    foreign, roles = pair.foreign, {**pair.roles, name: role}
+    if check.alike(target.tokenizer, role.tokenizer):
+        context, warnings = check.check_pair(target.tokenizer, role.tokenizer, target.config, role.config, name)
+    else:
+        found, remark = heads.both_vocabularies(target, role, name, spec, pair.context)
+        foreign, warnings, context = {**foreign, name: found}, (remark,), check.context_length(role.config)
+    warnings = (*pair.warnings, *warnings)
+    return replace(pair, roles=roles, context=min(pair.context, context), warnings=warnings, foreign=foreign)
 
 
 def role_of(name: str, spec: RunSpec, dtype: str, device: torch.device, tier: str) -> Role:
@@ -184,9 +164,14 @@ def role_of(name: str, spec: RunSpec, dtype: str, device: torch.device, tier: st
     tokenizer = description.load_tokenizer(checkpoint)
     if tier == "compile":
         quantise.refuse_compiled(checkpoint, config, device)
-    if dtype == "auto" and tier == "compile" and half(config) and compiled.fast_bfloat16(device):
+    own = config.dtype or config.get_text_config(decoder=True).dtype
+    half = isinstance(own, torch.dtype) and own.itemsize == 2
+    if dtype == "auto" and tier == "compile" and half and compiled.fast_bfloat16(device):
         dtype = "bfloat16"
-    return Role(checkpoint, config, tokenizer, description.resolve_dtype(dtype, config, device), how_of(name, spec))
+    how = How(spec.draft_quantize, spec.attn_implementation)
+    if name == "target":
+        how = How(spec.quantize, spec.attn_implementation, spec.device_map, spec.tensor_parallel)
+    return Role(checkpoint, config, tokenizer, description.resolve_dtype(dtype, config, device), how)
 
 
 def drafting_device(spec: RunSpec, device: torch.device) -> torch.device | None:
@@ -219,11 +204,11 @@ def agreeing(spec: RunSpec) -> Callable[[Tensor], Tensor] | None:
     return machine.decided if spec.tensor_parallel else None
 
 
-def refuse_out_of_step(specs: Sequence[RunSpec], kept: Collection[str], heads: Collection[str]) -> None:
+def refuse_out_of_step(specs: Sequence[RunSpec], parts: Sequence[str]) -> None:
     """UsageError for features that the processes of a sharded target cannot run in step, or that are untested there."""
     if specs[0].tensor_parallel is None:
         return
-    if parts := [*kept, *heads]:
+    if parts:
         raise UsageError(f"{PARALLEL}: {parts[0]} drafts from parts of the target, which needs it whole")
     for method in dict.fromkeys(spec.method for spec in specs):
         found = {part for part, _, _ in leaves(read_method(method)["method"])}

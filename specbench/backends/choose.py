@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from specbench import plugins
 from specbench.backends import native
 from specbench.backends.base import Backend
-from specbench.backends.engines import arms, llamacpp, server, started, transformers, vllm
-from specbench.backends.engines.install import LLAMA_CPP, VLLM
+from specbench.backends.engines import arms, external, server, started, transformers
+from specbench.backends.engines.install import LLAMA_CPP, VLLM, llama_server, vllm_python
+from specbench.backends.engines.llamacpp import LlamaCpp
+from specbench.backends.engines.vllm import Vllm
 from specbench.errors import UsageError
 from specbench.settings import engines
 from specbench.spec import RunSpec
@@ -16,8 +18,8 @@ BACKENDS: dict[str, Callable[[Sequence[RunSpec]], Backend]] = {
     native.NAME: native.open_pair,
     transformers.NAME: transformers.open_pair,
     server.NAME: server.open_pair,
-    VLLM: vllm.open_pair,
-    LLAMA_CPP: llamacpp.open_pair,
+    VLLM: lambda specs: external.opened(Vllm(vllm_python()), specs),
+    LLAMA_CPP: lambda specs: external.opened(LlamaCpp(llama_server()), specs),
     **dict.fromkeys(arms.ENGINES, started.open_pair),
 }
 TAKE_OPTIONS = (VLLM, LLAMA_CPP)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -42,11 +42,6 @@ def head_at(checkpoint: Checkpoint, target: Role, spec: RunSpec) -> Found | None
         raise UsageError(f"--draft-quantize {spec.draft_quantize}: {checkpoint.name} is a head, which is not quantised")
     network = in_dtype(target.config, target.dtype, target.how.attention_of(target.config))
     return Found(head, layers, built(head, network, layers), (target.checkpoint.name, target.checkpoint.place))
-
-
-def role_of(found: Found, checkpoint: Checkpoint, target: Role) -> Role:
-    """The role of a head, with the properties that it takes from its target."""
-    return Role(checkpoint, found.hollow.config, target.tokenizer, target.dtype, head=found)
 
 
 def boundaries(text: str | None) -> tuple[int, ...] | None:
@@ -150,21 +145,16 @@ def attended(found: Found) -> int:
     return int(2 * config.num_key_value_heads * config.head_dim)
 
 
-def both_vocabularies(
-    target: Role, role: Role, name: str, wanted: Literal["auto", "common", "strings"]
-) -> Vocabularies:
-    """Both vocabularies of a draft with another tokenizer. UnusableModelError or UsageError if no rule applies."""
+def both_vocabularies(target: Role, role: Role, name: str, spec: RunSpec, longest: int) -> tuple[Vocabularies, str]:
+    """Both vocabularies of a draft with another tokenizer, and a remark on the rule that joins them, their common
+    tokens, and how far the draft reads. UnusableModelError or UsageError if no rule applies."""
     ours, theirs = (int(one.config.get_text_config(decoder=True).vocab_size) for one in (target, role))
-    found = Vocabularies(spelling_of(target.tokenizer), spelling_of(role.tokenizer), ours, theirs, name, wanted)
-    _ = found.rule
-    return found
-
-
-def vocabulary_said(found: Vocabularies, context: int, longest: int) -> str:
-    """A one-line remark: the rule, the common tokens, and how far the draft reads."""
+    spellings = spelling_of(target.tokenizer), spelling_of(role.tokenizer)
+    found = Vocabularies(*spellings, ours, theirs, name, spec.vocabulary or "auto")
     rule = {
         "common": "it drafts tokens that both have",
         "strings": "its text is re-tokenised with the target's tokenizer, on the host in every round",
     }[found.rule]
+    context = context_length(role.config)
     reads = f"; it reads {context} of its own tokens only" if context < longest else ""
-    return f"vocabulary {found.rule}: the {found.name} has another tokenizer; {found.shared}; {rule}{reads}"
+    return found, f"vocabulary {found.rule}: the {name} has another tokenizer; {found.shared}; {rule}{reads}"

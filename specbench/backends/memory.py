@@ -11,7 +11,7 @@ import torch
 from specbench.backends import heads
 from specbench.backends.base import Held
 from specbench.backends.checked import CheckedPair
-from specbench.backends.roles import Role, places, room, whatever_prompts
+from specbench.backends.roles import form, places, whatever_prompts
 from specbench.decoding.method_files import drafts_with, leaves, needs, read_method
 from specbench.decoding.protocols import STRETCH
 from specbench.models.checkpoints import divided
@@ -40,11 +40,16 @@ class Estimate:
     packs: bool = False
     releases: bool = False
 
-    def demand(self, held: Sequence[Held]) -> Demand:
-        """The peak demand, and the demand with other settings."""
+    def demand(self, held: Sequence[Held]) -> Demand | None:
+        """The peak demand, and the demand with other settings; None for a network with unexpected sizes: then
+        only running out of memory will show it."""
+        try:
+            most = max(net.read for net in self.networks.values())
+        except (AttributeError, TypeError, ValueError, KeyError):
+            return None
         return Demand(
             self.parts(held),
-            max(net.read for net in self.networks.values()),
+            most,
             lambda: {name: change.parts(other) for name, change, other in self.others(held)},
             {spec.key: total(self.parts([replace(one, specs=[spec])])) for one in held for spec in one.specs},
         )
@@ -103,14 +108,18 @@ class Estimate:
 
     @cached_property
     def networks(self) -> Mapping[str, Network]:
-        plain = {
-            name: heads.sizes_of(role, role.head, self.pair.roles["target"])
-            if role.head and role.borrows
-            else unpacked(role, network_sizes(role.config, role.dtype, role.device or self.pair.device, role.how))
-            for name, role in self.pair.roles.items()
-        }
-        here = {name: net if self.pair.roles[name].device is None else elsewhere(net) for name, net in plain.items()}
-        return {name: replace(net, packed=self.packed(name, net)) for name, net in here.items()}
+        found = {}
+        for name, role in self.pair.roles.items():
+            if role.head and role.borrows:
+                net = heads.sizes_of(role, role.head, self.pair.roles["target"])
+            else:
+                net = network_sizes(role.config, role.dtype, role.device or self.pair.device, role.how)
+                if role.checkpoint.file:  # unpacked whole before its first weight is in place
+                    net = replace(net, read=net.read + net.weights)
+            if role.device is not None:  # only its rows are in the memory that is estimated
+                net = replace(net, weights=0, read=0, kept=0)
+            found[name] = replace(net, packed=self.packed(name, net))
+        return found
 
     def packed(self, name: str, network: Network) -> int:
         """The bytes of the matrices that are packed, once or twice. The embedding is not
@@ -126,37 +135,24 @@ class Estimate:
 
     def arm(self, spec: RunSpec, prompt: int) -> Arm:
         names = sorted(needs(spec.method), key=lambda name: (name != "target", name))  # in the order of their caches
-        cached = [self.network(name) for name in names if not shares(name)]
-        twins = [self.network(name) for name in read_by_twins(spec.method)]
-        length, nodes = places(spec, prompt, None), room(spec)
-        return Arm([*cached, *twins], prompt, length, nodes, spec.batch, self.learning(spec.method))
+        fields = list(leaves(read_method(spec.method)["method"]))
+        twins = [str(value) for part, key, value in fields if key == "model" and part in TWINS]
+        cached = [self.network(name) for name in (*(name for name in names if not shares(name)), *twins)]
+        rows = [value for part, key, value in fields if (part, key) == ROWS_KEPT]
+        length, nodes = places(spec, prompt, None), form(spec, None).drafter.room
+        return Arm(cached, prompt, length, nodes, spec.batch, self.learning(spec.method, rows))
 
-    def learning(self, method: str) -> int:
-        """Bytes of drafts that learn; if a method has one, all its drafts are counted as such."""
-        kept = [rows for part, field, rows in leaves(read_method(method)["method"]) if (part, field) == ROWS_KEPT]
+    def learning(self, method: str, kept: Sequence[int]) -> int:
+        """Bytes of drafts that learn from so many rows; if a method has one, all its drafts are counted as such."""
+        bases = [self.pair.kept.get(name, (name, ()))[0] for name in drafts_with(method)]
         vocabulary = self.networks["target"].vocabulary
-        return sum(self.whole(name).learning(rows, vocabulary) for rows in kept for name in drafts_with(method))
-
-    def whole(self, name: str) -> Network:
-        """The network of a name with weights; for selected layers, the network that they are taken from."""
-        base, _ = self.pair.kept.get(name, (name, ()))
-        return self.networks[base]
+        return sum(self.networks[base].learning(rows, vocabulary) for rows in kept for base in bases)
 
     def network(self, name: str) -> Network:
         """The network of a role or of its selected layers; with another tokenizer its cache has more slots."""
         base, layers = self.pair.kept.get(name, (name, None))
         found = self.networks[base] if layers is None else self.networks[base].of_layers(len(layers))
         return replace(found, kept=STRETCH * found.kept) if base in self.pair.foreign else found
-
-
-def unpacked(role: Role, network: Network) -> Network:
-    """The network of a role; a GGUF file is unpacked whole before its first weight is in place."""
-    return replace(network, read=network.read + network.weights) if role.checkpoint.file else network
-
-
-def elsewhere(network: Network) -> Network:
-    """A network on another device than the one whose memory is estimated; only its rows are here."""
-    return replace(network, weights=0, read=0, kept=0)
 
 
 def kept_arms(held: Sequence[Held]) -> list[list[RunSpec]]:
@@ -169,23 +165,7 @@ def kept_arms(held: Sequence[Held]) -> list[list[RunSpec]]:
     return found
 
 
-def demand_of(estimate: Estimate, held: Sequence[Held]) -> Demand | None:
-    """The demand; None for a network with unexpected sizes: then only running out of memory will show it."""
-    try:
-        _ = estimate.networks
-    except (AttributeError, TypeError, ValueError, KeyError):
-        return None
-    return estimate.demand(held)
-
-
 def free_for(demand: Demand, device: torch.device) -> bool:
     """Whether a device has enough memory, as far as it reports."""
     free = free_memory(device)
     return free is None or total(demand.parts) <= free
-
-
-def read_by_twins(method: str) -> list[str]:
-    """The models for which a method keeps a second cache."""
-    return [
-        str(value) for part, key, value in leaves(read_method(method)["method"]) if key == "model" and part in TWINS
-    ]

@@ -4,37 +4,20 @@ import gc
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
-from specbench.backends import heads
 from specbench.backends.base import Decode, Held, Loading, unseen
 from specbench.backends.checked import CheckedPair, agreeing
-from specbench.backends.memory import Estimate, demand_of, free_for
-from specbench.backends.networks import (
-    Joins,
-    Wanted,
-    complete,
-    cut_words,
-    modelled,
-    read_weights,
-    recurrent_notes,
-)
-from specbench.backends.roles import (
-    bounded,
-    counted,
-    depth_of,
-    end_ids,
-    form,
-    known_in,
-    places,
-    remarks_on,
-    schedule_of,
-    whatever_prompts,
-)
-from specbench.backends.tiers import PYTHON, Tier, frugal, opened, refused, unfused
+from specbench.backends.heads import joined_in
+from specbench.backends.heads import load as load_head
+from specbench.backends.memory import Estimate, free_for
+from specbench.backends.networks import Joins, complete, read_weights, recurrent_notes
+from specbench.backends.roles import bounded, depth_of, end_ids, form, known_in, places, whatever_prompts
+from specbench.backends.tiers import AUTO, HELD, PYTHON, Tier, opened, refused, unfused
 from specbench.decoding.decode import begin, decode, decode_batches
+from specbench.decoding.drafters.schedule import scheduled
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import drafts_with, learners, needs
 from specbench.decoding.methods import build
@@ -50,9 +33,11 @@ from specbench.models.execution import machine
 from specbench.models.execution.machine import give_back
 from specbench.models.network import packed
 from specbench.models.network.caches import OWN, Memory, Pool
+from specbench.models.network.early_exit import sharing
 from specbench.models.network.experts import ENOUGH, Count, layers_with_experts
-from specbench.models.network.recurrent import Rollback, model_of, rollback_of
+from specbench.models.network.recurrent import Rollback, model_of
 from specbench.models.network.sampling import Sampling
+from specbench.models.network.skipping import cut_of
 from specbench.models.scale import growth
 from specbench.settings import group
 from specbench.spec import RunSpec
@@ -100,7 +85,7 @@ class Native:
     cut: dict[str, str] = field(default_factory=dict)  # the kept part of a model's vocabulary, if cut
     warnings: tuple[str, ...] = field(init=False)
     joins: Joins = field(init=False)
-    name: ClassVar[str] = NAME
+    name: str = NAME
     refused: str = ""  # why the tier that auto chose was left
     _longest: int = 0  # tokens of the longest prompt: code compiled for it serves all data sets
     _arms: dict[RunSpec, Arm] = field(default_factory=dict)
@@ -112,30 +97,22 @@ class Native:
         self._pool = Pool(fixed=self.tier.name != "eager")
         self.device, self.context, self.width = self.pair.device, self.pair.context, self.pair.width
         self.joins, self.warnings = Joins(self.pair), self.pair.warnings
+        self.tokenizer, self.encode = self.pair.roles["target"].tokenizer, self.pair.roles["target"].encode
+        self.chat = TokenizerChat(self.tokenizer)
 
     @property
     def networks(self) -> "Native":
         return self
 
     @property
-    def tokenizer(self) -> Any:
-        return self.pair.roles["target"].tokenizer
-
-    @property
     def depth(self) -> int:
         return depth_of(self.pair.roles["target"])
 
-    @property
-    def chat(self) -> TokenizerChat:
-        return TokenizerChat(self.tokenizer)
-
-    def encode(self, text: str) -> list[int]:
-        return self.pair.roles["target"].encode(text)
-
     def describe(self) -> dict[str, Any]:
         """The tier and all resolved roles."""
+        cuts = dict.fromkeys(what for name, what in self.cut.items() if cut_of(name) is None)  # of --draft-vocabulary
         found = {"tier_resolved": self.tier.name, "tier_refused": self.refused}
-        found |= {"draft_vocabulary_resolved": cut_words(self.cut)}
+        found |= {"draft_vocabulary_resolved": "; ".join(cuts)}
         return found | self.pair.columns(self.commits, self.weights, self.rollbacks)
 
     def notes(self, spec: RunSpec) -> Sequence[str]:
@@ -146,15 +123,16 @@ class Native:
     def demand(self, held: Sequence[Held]) -> Demand | None:
         tier = self.tier
         estimate = Estimate(self.pair, tier.name != "eager", tier.lays_out, tier.packed, self.releases)
-        found = demand_of(estimate, held)
+        found = estimate.demand(held)
         if not self.tier.packed or found is None or free_for(found, self.device):
             return found
         self.tier, self.warnings = replace(self.tier, packed=False), (*self.warnings, packed.TOO_LARGE)
         return self.demand(held)
 
     def frugal(self) -> "Native | None":
-        found = frugal(self.specs, self.tier)
-        return None if found is None else Native(*found, self.specs)
+        if self.specs[0].tier != AUTO or self.tier.name not in HELD:
+            return None
+        return Native(*opened(self.specs, f"memory is not enough for {HELD[self.tier.name]} rounds"), self.specs)
 
     def judge(self) -> "Native":
         return self
@@ -168,7 +146,7 @@ class Native:
             loaded, self.rollbacks[name] = (
                 read_weights(role, width, role.device or self.device, watch)
                 if role.head is None or not role.borrows
-                else (heads.load(role, role.head, self.modules["target"]), "position")
+                else (load_head(role, role.head, self.modules["target"]), "position")
             )
             self.modules[name], self.commits[name], self.weights[name] = loaded.model, loaded.commit, loaded.weights
             self.warnings += (*loaded.warnings, *recurrent_notes(name, self.rollbacks[name]))
@@ -197,10 +175,6 @@ class Native:
         self._twins.restore()
         return self.modules[name]
 
-    def hold(self, name: str, network: Any) -> None:
-        self._arms.clear()  # they use the previous networks
-        self.modules[name], self.rollbacks[name] = network, rollback_of(network, False, self.width, name)
-
     def passing(self, learning: Collection[str] = ()) -> Mapping[str, Any]:
         """The networks as passes read them; those that are `learning` as they change."""
         if not self.tier.packed:
@@ -213,7 +187,7 @@ class Native:
 
     def ends(self) -> list[int]:
         """The ids that end a sequence: the target's generation config decides."""
-        return end_ids(self.modules["target"], self.tokenizer)
+        return end_ids(getattr(self.modules["target"], "generation_config", None), self.tokenizer)
 
     def law(self, spec: RunSpec) -> Sampling:
         return Sampling(**{setting.name: getattr(spec, setting.name) for setting in group("law", RunSpec)})
@@ -222,16 +196,25 @@ class Native:
     def plain(self) -> set[str]:
         return {name for name in self.modules if name not in self.pair.heads and self.joins.found(name) is None}
 
-    def models(self, spec: RunSpec, eager: bool = False, memory: Memory = OWN) -> dict[str, Model]:
+    def models(self, spec: RunSpec) -> dict[str, Model]:
         self.joins.refuse_looking(needs(spec.method))
-        return self._models(spec, eager, memory)
+        return self._models(spec, False, OWN)
 
     def _models(self, spec: RunSpec, eager: bool, memory: Memory) -> dict[str, Model]:
+        """Those that the method names may share caches and read the target's hidden states."""
         fixed, drafter = self.tier.name != "eager" and not eager, form(spec, self.costs).drafter
-        passes = {name: self.tier.passes(drafter.static or eager) for name in self.modules}
-        wanted = Wanted(self.law(spec), fixed, passes, memory, drafter.depth)
-        networks = self.passing(learners(spec.method))
-        return modelled(self.pair, self.joins, networks, self.rollbacks, needs(spec.method), wanted)
+        networks, law, named = self.passing(learners(spec.method)), self.law(spec), needs(spec.method)
+        borrowing = {name for name, role in self.pair.roles.items() if role.borrows}
+        models = {
+            name: model_of(
+                *(self.rollbacks[name], network, self.joins.law(name, law), self.joins.width(name)),
+                *(fixed, self.tier.passes(drafter.static or eager), memory.beside()),
+            )
+            for name, network in networks.items()
+            if name not in borrowing
+        }
+        heads = {name: None if name in models else networks[name] for name in self.pair.heads if name in named}
+        return joined_in(self.joins.joined(sharing(models, named)), heads, drafter.depth)
 
     def alone(self, spec: RunSpec, part: Callable[[], object]) -> Callable[[], object]:
         whole = form(spec, self.costs).drafter.static and self.law(spec).certain  # a recorded draw is no draw
@@ -239,7 +222,7 @@ class Native:
 
     def method(self, spec: RunSpec, clock: Clock | None = None, eager: bool = False, memory: Memory = OWN) -> Speculate:
         spec = bounded(spec)
-        models, schedule = self._models(spec, eager, memory), schedule_of(spec, self.costs)
+        models, schedule = self._models(spec, eager, memory), scheduled(spec.schedule, spec.confidence, self.costs)
         built = build(spec.method, models, spec.k, clock, schedule, self.joins.around, self.pair.thinking)
         return synthetic(built, spec.acceptance)
 
@@ -287,8 +270,12 @@ class Native:
                     traces = decode_batches(arm.method, prompts, seeds, **to)
                 else:
                     traces = decode(arm.method, prompts, rng=self.source(spec, seeds), **to)
-            self.warnings = tuple(dict.fromkeys((*self.warnings, *remarks_on(arm.method), *self.tier.remarks)))
-            return counted(traces, known)
+            remarks = [] if arm.method.carries is None else arm.method.carries.remarks
+            self.warnings = tuple(dict.fromkeys((*self.warnings, *remarks, *self.tier.remarks)))
+            remarks.clear()
+            if known is None:
+                return traces
+            return [replace(trace, draftable=sum(token in known for token in trace.tokens)) for trace in traces]
 
         return run
 

@@ -5,11 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from specbench.backends.base import Loading, unseen
+from specbench.backends.base import Loading
 from specbench.backends.checked import CheckedPair
-from specbench.backends.heads import joined_in
 from specbench.backends.roles import Role, form
 from specbench.decoding.drafters.strings import Strings
 from specbench.decoding.method_files import LEARNS, learners, leaves, needs, read_method
@@ -22,31 +20,25 @@ from specbench.models.checkpoints.check import context_length
 from specbench.models.checkpoints.description import recurrent
 from specbench.models.checkpoints.reduced import special_tokens
 from specbench.models.checkpoints.vocabularies import Rewriter, Vocabularies
-from specbench.models.execution.compiled import EAGER, Name, Passes
 from specbench.models.heads.parts import reduce_output
-from specbench.models.network.caches import Memory
 from specbench.models.network.causal import Causal
-from specbench.models.network.early_exit import sharing
-from specbench.models.network.recurrent import Recurrent, Rollback, model_of, rollback_of
+from specbench.models.network.recurrent import Recurrent, Rollback, rollback_of
 from specbench.models.network.reduced import known_tokens, reduce_head
 from specbench.models.network.sampling import Sampling
-from specbench.models.network.skipping import cut_of, shares, with_layers
+from specbench.models.network.skipping import shares, with_layers
 from specbench.spec import RunSpec
 
 VIEWS = ("Streaming", "Retrieval")  # parts that look into the drafting model
 HOST = "texts are re-tokenised with the target's tokenizer, on the host in every round"
 WRITTEN = {"ModelDrafter", "Expand", "Planned", "Dynamic"}  # the parts whose drafts can be re-tokenised
-GREEDY = Sampling(
-    temperature=0.0
-)  # the likeliest of several texts: a point mass is accepted with the target's probability of it
+# the likeliest of several texts: a point mass is accepted with the target's probability of it
+GREEDY = Sampling(temperature=0.0)
 CHAINS = "baseline, chain, block, token-match, prompt-lookup, suffix-lookup, maxgram, jacobi"  # among those that work
 REPLAY = "rejected tokens are taken back by a copy of its state, and accepted ones read again: that is part of"
 SINGLE = "it continues from a state one token at a time only"
 
 
-def read_weights(
-    role: Role, width: int, device: torch.device, watch: Loading = unseen
-) -> tuple[loading.Loaded, Rollback]:
+def read_weights(role: Role, width: int, device: torch.device, watch: Loading) -> tuple[loading.Loaded, Rollback]:
     """The network of a role, for rows of `width`; `watch` receives the bytes fetched and read.
 
     UnusableModelError if it cannot be read or rolled back; TooLargeError if memory is insufficient.
@@ -96,12 +88,6 @@ def cut_head(pair: CheckedPair, name: str, modules: Mapping[str, Any], ends: Col
     return f"{len(known):,} of {width:,} tokens, the most frequent of {sources}"
 
 
-def cut_words(cut: Mapping[str, str]) -> str:
-    """The cuts of --draft-vocabulary as a column: the same for all drafts of a run. A method
-    that names a cut draft describes its own."""
-    return "; ".join(dict.fromkeys(what for name, what in cut.items() if cut_of(name) is None))
-
-
 @dataclass(frozen=True, eq=False)
 class Joins:
     """How the models of a pair are joined to its target's vocabulary."""
@@ -133,7 +119,8 @@ class Joins:
             if known is not None and known.rule == "common":
                 assert isinstance(model, Causal | Recurrent), "models of the target alone are of another kind"
                 dictionary = self.dictionary(self.role(name))
-                model.known = within(model.known, dictionary)
+                ids, drawn = model.known, dictionary.theirs
+                model.known = drawn if ids is None else ids[torch.isin(ids, drawn)]
                 found[name] = Common(model, dictionary, self.limit(name))
         return found
 
@@ -166,15 +153,8 @@ class Joins:
         return self._dictionaries[role]
 
 
-def within(known: Tensor | None, dictionary: Dictionary) -> Tensor:
-    """The ids that the draft may draw, among those that its head knows."""
-    if known is None:
-        return dictionary.theirs
-    return known[torch.isin(known, dictionary.theirs)]
-
-
-def joined_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str] | None:
-    """The tier that the rule of a pair requires, and a remark on it; None if any tier works.
+def joined_reason(pair: CheckedPair, specs: Sequence[RunSpec]) -> str:
+    """Why the rule that joins the vocabularies of a pair requires the tier eager; empty if it does not.
     UsageError, with alternatives, for methods that models of another vocabulary do not support."""
     joins = Joins(pair)
     for spec in specs:
@@ -182,12 +162,12 @@ def joined_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str]
             if (found := joins.found(name)) is not None:
                 refuse_unable(spec, name, found)
     if all(found.rule != "strings" for found in pair.foreign.values()):
-        return None
+        return ""
     for spec in specs:
         if spec.tier not in ("auto", "eager"):
             raise UsageError(f"--tier {spec.tier}: {HOST}: use --tier eager")
         synthetic(form(spec, None, joins.around), spec.acceptance)  # refuses impossible chains
-    return "eager", f"{HOST}; {EAGER.partition(';')[0]}"
+    return HOST
 
 
 def refuse_unable(spec: RunSpec, name: str, found: Vocabularies) -> None:
@@ -206,50 +186,15 @@ def refuse_unable(spec: RunSpec, name: str, found: Vocabularies) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The settings of an arm's models: their sampling, whether their caches keep their addresses (`fixed`),
-    the runner of single passes, and the memory of caches. depth: the maximum number of drafted tokens."""
-
-    law: Sampling
-    fixed: bool
-    passes: Mapping[str, Passes | None]
-    memory: Memory
-    depth: int
-
-
-def modelled(
-    pair: CheckedPair,
-    joins: Joins,
-    modules: Mapping[str, Any],
-    rollbacks: Mapping[str, Rollback],
-    named: Collection[str],
-    wanted: Wanted,
-) -> dict[str, Model]:
-    """The models by name; those in `named` may share caches and read the target's hidden states."""
-    models = {
-        name: model_of(
-            *(rollbacks[name], network, joins.law(name, wanted.law), joins.width(name)),
-            *(wanted.fixed, wanted.passes[name], wanted.memory.beside()),
-        )
-        for name, network in modules.items()
-        if name not in pair.borrowing
-    }
-    heads = {name: None if name in models else modules[name] for name in pair.heads if name in named}
-    return joined_in(joins.joined(sharing(models, named)), heads, wanted.depth)
-
-
-def recurrent_roles(pair: CheckedPair) -> list[str]:
-    """The roles whose networks keep a recurrent state."""
-    return [name for name, role in pair.roles.items() if recurrent(role.config)]
-
-
-def recurrent_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, str]:
-    """The tier of such a pair, and a remark on it. UsageError, with alternatives, for unsupported specs."""
-    name = recurrent_roles(pair)[0]
-    keeps = f"{pair.roles[name].checkpoint.name} ({pair.roles[name].config.model_type}) keeps a recurrent state"
+def recurrent_reason(pair: CheckedPair, specs: Sequence[RunSpec]) -> str:
+    """Why networks with a recurrent state require the tier eager; empty if there are none.
+    UsageError, with alternatives, for specs that they do not support."""
+    if not (found := {name: role for name, role in pair.roles.items() if recurrent(role.config)}):
+        return ""
+    role = next(iter(found.values()))
+    keeps = f"{role.checkpoint.name} ({role.config.model_type}) keeps a recurrent state"
     for part, (base, _) in pair.kept.items():
-        if base in recurrent_roles(pair):
+        if base in found:
             raise UsageError(f"{part}: {keeps}, and drafts from some of its layers are not known: methods are {CHAINS}")
     for spec in specs:
         if form(spec, None).drafter.branches:
@@ -258,7 +203,7 @@ def recurrent_tier(pair: CheckedPair, specs: Sequence[RunSpec]) -> tuple[Name, s
             raise UsageError(f"--batch {spec.batch}: {keeps}, which has no padding: use --batch 1")
         if spec.tier not in ("auto", "eager"):
             raise UsageError(f"--tier {spec.tier}: {keeps}, and its passes vary in length: use --tier eager")
-    return "eager", f"{keeps}; {EAGER.partition(';')[0]}"
+    return keeps
 
 
 def recurrent_notes(role: str, rollback: Rollback) -> list[str]:

@@ -9,14 +9,13 @@ from typing import Any
 import torch
 
 from specbench.decoding.decode import buffer_length
-from specbench.decoding.drafters.schedule import Schedule, scheduled
+from specbench.decoding.drafters.schedule import scheduled
 from specbench.decoding.loop import Speculate
 from specbench.decoding.method_files import leaves, needs, read_method, words
 from specbench.decoding.methods import Around, build
 from specbench.decoding.timing import Spans
 from specbench.errors import UnusableModelError, UsageError
 from specbench.files import PACKAGE
-from specbench.metrics import Trace
 from specbench.models.checkpoints import names
 from specbench.models.checkpoints.divided import AS_STORED, How
 from specbench.models.checkpoints.reduced import Cut
@@ -127,10 +126,7 @@ def stands_for(name: str, given: Mapping[str, str]) -> str | None:
 
 
 def cuts_of(trails: Mapping[str, Sequence[str]], roles: Mapping[str, Role], spec: RunSpec) -> dict[str, list[Cut]]:
-    """The cuts of every model but the target, in the order in which they are made; trails as of `named_by`.
-
-    UsageError for an impossible cut.
-    """
+    """The cuts of every model but the target in the order of `named_by`. UsageError for an impossible one."""
     asked = [] if spec.draft_vocabulary is None else [spec.draft_vocabulary]
     found: dict[str, list[Cut]] = {}
     for name in dict.fromkeys([*roles, *trails]):
@@ -140,12 +136,7 @@ def cuts_of(trails: Mapping[str, Sequence[str]], roles: Mapping[str, Role], spec
         if shares(name):
             raise UsageError(f"--draft-vocabulary {asked[0]}: {name} shares its passes with the target: leave it out")
         role = roles[trails.get(name, [name])[-1]]
-        # one output for all drafted tokens, one token after the other
-        if (
-            role.borrows
-            and role.head is not None
-            and not (not role.head.hollow.at_once and hasattr(role.head.hollow, "lm_head"))
-        ):
+        if role.head and role.borrows and (role.head.at_once or not hasattr(role.head.hollow, "lm_head")):
             what = f"{role.head.head.name} ({role.head.head.words})"
             raise UsageError(
                 f"--draft-vocabulary: {what} has no single output that could be cut and drafts token by token: train "
@@ -166,25 +157,15 @@ def kept_layers(names: list[str], depth: int) -> list[int]:
 
 def checkpoint_of(role: str, spec: RunSpec) -> names.Checkpoint:
     """The checkpoint of a role."""
-    return replace(_named_checkpoint(role, spec), trusted=bool(spec.trust_remote_code))
-
-
-def _named_checkpoint(role: str, spec: RunSpec) -> names.Checkpoint:
     if role == "target":
-        return names.resolve(spec.target, spec.target_revision)
-    if role == "draft":
-        name = spec.draft or names.default_draft(spec.target)
-        if name is None:
+        found = names.resolve(spec.target, spec.target_revision)
+    elif role == "draft":
+        if (name := spec.draft or names.default_draft(spec.target)) is None:
             raise UsageError(undrafted(spec.target))
-        return names.resolve(name, spec.draft_revision)
-    return names.resolve(dict(spec.model)[role])
-
-
-def how_of(role: str, spec: RunSpec) -> How:
-    """The load settings of a role. A drafting model is quantised only if requested for the draft, and whole."""
-    if role == "target":
-        return How(spec.quantize, spec.attn_implementation, spec.device_map, spec.tensor_parallel)
-    return How(spec.draft_quantize, spec.attn_implementation)
+        found = names.resolve(name, spec.draft_revision)
+    else:
+        found = names.resolve(dict(spec.model)[role])
+    return replace(found, trusted=bool(spec.trust_remote_code))
 
 
 def undrafted(target: str) -> str:
@@ -195,20 +176,14 @@ def undrafted(target: str) -> str:
     )
 
 
-def half(config: Any) -> bool:
-    """Whether a checkpoint is stored in a 16-bit type."""
-    own = config.dtype or config.get_text_config(decoder=True).dtype
-    return isinstance(own, torch.dtype) and own.itemsize == 2
-
-
 def depth_of(role: Role) -> int:
     """The number of layers of a role's network."""
     return int(role.config.get_text_config(decoder=True).num_hidden_layers)
 
 
-def end_ids(network: Any, tokenizer: Any) -> list[int]:
-    """The ids that end a sequence: those of the network's generation config, or of its tokenizer if it has none."""
-    ids = getattr(getattr(network, "generation_config", None), "eos_token_id", None)
+def end_ids(generation: Any, tokenizer: Any) -> list[int]:
+    """The ids that end a sequence: those of a generation config, or of the tokenizer if it has none."""
+    ids = getattr(generation, "eos_token_id", None)
     ids = tokenizer.eos_token_id if ids is None else ids
     return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
 
@@ -222,7 +197,8 @@ def shipped_source(source: str) -> str:
 def form(spec: RunSpec, costs: Costs | None, around: Around | None = None) -> Speculate:
     """The method of a spec with placeholders for its models; `around` as in `build`."""
     nothing = dict.fromkeys(needs(spec.method), NOT_LOADED)
-    return build(spec.method, nothing, spec.k, schedule=schedule_of(spec, costs), around=around)
+    schedule = scheduled(spec.schedule, spec.confidence, costs)
+    return build(spec.method, nothing, spec.k, schedule=schedule, around=around)
 
 
 def bounded(spec: RunSpec) -> RunSpec:
@@ -242,7 +218,7 @@ def refuse_heads(spec: RunSpec, heads: Collection[str]) -> None:
     parts = leaves(read_method(spec.method)["method"])
     unable = any(part in READS_ALONE and key == "model" and value in found for part, key, value in parts)
     try:
-        build(spec.method, models, spec.k, schedule=schedule_of(spec, None))
+        build(spec.method, models, spec.k, schedule=scheduled(spec.schedule, spec.confidence, None))
     except UsageError:
         unable = True
     if unable:
@@ -252,24 +228,10 @@ def refuse_heads(spec: RunSpec, heads: Collection[str]) -> None:
         )
 
 
-def room(spec: RunSpec) -> int:
-    """The slots that a method needs after a sequence."""
-    return form(spec, None).drafter.room
-
-
 def carries(spec: RunSpec) -> str:
     """The part of a method that carries state from prompt to prompt; empty if prompts are independent."""
     carried = form(spec, None).carries
     return "" if carried is None else type(carried).__name__
-
-
-def remarks_on(method: Speculate) -> tuple[str, ...]:
-    """Remarks on the state that a method carries, each once."""
-    if (carried := method.carries) is None:
-        return ()
-    found = tuple(carried.remarks)
-    carried.remarks.clear()
-    return found
 
 
 def unthinking(specs: Iterable[RunSpec], spans: Spans) -> tuple[str, ...]:
@@ -302,11 +264,6 @@ def refuse_carrying(spec: RunSpec) -> None:
         raise UsageError(f"--acceptance: {says}, and nothing can be learned from synthetic acceptance: leave it out")
 
 
-def schedule_of(spec: RunSpec, costs: Costs | None) -> Schedule:
-    """The schedule that decides how many of K tokens a drafter draws."""
-    return scheduled(spec.schedule, spec.confidence, costs)
-
-
 def known_in(modules: Mapping[str, Any], drafts: Iterable[str], width: int) -> frozenset[int] | None:
     """The tokens that any of these models can propose; None if one of them can propose all, or there are no models."""
     found: set[int] = set()
@@ -316,13 +273,6 @@ def known_in(modules: Mapping[str, Any], drafts: Iterable[str], width: int) -> f
             return None
         found |= set(known.tolist())
     return frozenset(found) or None
-
-
-def counted(traces: Sequence[Trace], known: Collection[int] | None) -> list[Trace]:
-    """The traces, with the number of their tokens that are known."""
-    if known is None:
-        return list(traces)
-    return [replace(trace, draftable=sum(token in known for token in trace.tokens)) for trace in traces]
 
 
 def whatever_prompts(spec: RunSpec) -> RunSpec:

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from specbench.backends.checked import CheckedPair, check_models, drafting_device
 from specbench.backends.heads import refuse_deep
-from specbench.backends.networks import joined_tier, recurrent_roles, recurrent_tier
+from specbench.backends.networks import joined_reason, recurrent_reason
 from specbench.backends.roles import form, refuse_heads, unthinking
 from specbench.decoding.decode import begin, decode
 from specbench.decoding.loop import Speculate
@@ -56,8 +57,6 @@ class Tier:
     not_whole: str = ""
     packed: bool = False
     remarks: dict[str, None] = field(default_factory=dict, init=False)  # remarks on prepared rounds
-    _regions: dict[bool, Regions] | None = field(default=None, init=False, repr=False)  # by whether weights are frozen
-    _captures: Shared | None = field(default=None, init=False, repr=False)
     _gate: Gate = field(default_factory=Gate, init=False, repr=False)  # of all passes: open during preparation
 
     @property
@@ -117,9 +116,12 @@ class Tier:
         def whole(function: Any) -> Any:
             return Compiled(function, self.device, frozen=frozen)
 
-        if self._regions is None:
-            self._regions = {froze: Regions(Store(settings(self.device, froze))) for froze in (True, False)}
         return Regional(function, self._regions[frozen], whole, frozen, self._uncut)
+
+    @cached_property
+    def _regions(self) -> dict[bool, Regions]:
+        """By whether weights are frozen."""
+        return {froze: Regions(Store(settings(self.device, froze))) for froze in (True, False)}
 
     def _uncut(self, reason: str) -> None:
         if self.not_whole and not self._graphs:
@@ -129,16 +131,15 @@ class Tier:
     def _captured(self, method: Speculate) -> Any:
         clock = method.clock
         assert isinstance(clock, CudaClock), "a device with graphs is timed by its own events"
-        return lambda play: Captured(play, self._shared(), clock)
+        return lambda play: Captured(play, self._captures, clock)
 
     def _repeated(self, run: Any, frozen: bool) -> Any:
         function = self._compiled(run, frozen) if self.name == "compile" else run
-        return Repeated(function, self._shared()) if self._graphs else function
+        return Repeated(function, self._captures) if self._graphs else function
 
-    def _shared(self) -> Shared:
-        if self._captures is None:
-            self._captures = Shared(self.device)
-        return self._captures
+    @cached_property
+    def _captures(self) -> Shared:
+        return Shared(self.device)
 
     def _stepwise(self, rounds: Stepwise, context: Context, source: FromUniforms) -> Stepwise:
         """Stepwise rounds whose passes are ready for all shapes that occurred in decodes of synthetic texts.
@@ -170,16 +171,19 @@ class Tier:
 
 
 def choose(specs: Sequence[RunSpec], device: torch.device) -> tuple[compiled.Name, str]:
-    """(tier, remark on it) of the cells of a pair. UsageError if a tier is not available; auto
-    is eager if compiling would take minutes."""
-    spec = specs[0]
+    """(tier, remark on it) of the cells of a pair. UsageError if a tier is not available."""
+    spec, alone = specs[0], ""
     if spec.device_map is not None:
-        return _eager_alone(spec, f"--device-map brings weights to {device} layer by layer", device)
-    if drafting_device(spec, device) is not None:
-        return _eager_alone(spec, "--draft-device has tokens travel between devices in every round", device)
-    if spec.tensor_parallel is not None:
-        return _eager_alone(spec, "--tensor-parallel waits for other processes in every layer", device)
-    name, why = compiled.choose(spec.tier, device)
+        alone = f"--device-map brings weights to {device} layer by layer"
+    elif drafting_device(spec, device) is not None:
+        alone = "--draft-device has tokens travel between devices in every round"
+    elif spec.tensor_parallel is not None:
+        alone = "--tensor-parallel waits for other processes in every layer"
+    if alone and spec.tier not in (AUTO, "eager"):
+        raise UsageError(f"--tier {spec.tier}: {alone}: use --tier eager")
+    name, why = compiled.choose("eager" if alone else spec.tier, device)
+    if alone:
+        return name, why
     kinds = [kind for kind in (spec.quantize, spec.draft_quantize) if kind in {*quantise.UNFUSED, *quantise.CODED}]
     if spec.tier == AUTO and device.type == "cuda" and kinds and not compiled.missing_compiler():
         return "compile", f"a GPU is slow with {kinds[0]} weights in other tiers; to compile a method takes minutes"
@@ -230,12 +234,6 @@ def _slow(specs: Sequence[RunSpec]) -> str:
     return f"rounds of {name} differ in shape, and to compile all shapes takes minutes the first time (--tier compile)"
 
 
-def _eager_alone(spec: RunSpec, why: str, device: torch.device) -> tuple[compiled.Name, str]:
-    if spec.tier not in ("auto", "eager"):
-        raise UsageError(f"--tier {spec.tier}: {why}: use --tier eager")
-    return compiled.choose("eager", device)
-
-
 def refused(tier: Name, spec: RunSpec, error: Exception) -> str:
     """Why a tier that auto chose cannot run the rounds of a spec, by the error of preparing them.
 
@@ -257,13 +255,6 @@ def line_of(error: BaseException) -> str:
     return f", {Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name}" if own else ""
 
 
-def frugal(specs: Sequence[RunSpec], tier: Tier) -> Opened | None:
-    """The pair in the tier that needs the least memory; None if it is already used, or the user chose another."""
-    if specs[0].tier != AUTO or tier.name not in HELD:
-        return None
-    return opened(specs, f"memory is not enough for {HELD[tier.name]} rounds")
-
-
 def opened(specs: Sequence[RunSpec], eager_for: str = "") -> Opened:
     """The pair, its tier, and a remark on it. Raises UsageError or UnusableModelError.
 
@@ -277,15 +268,13 @@ def opened(specs: Sequence[RunSpec], eager_for: str = "") -> Opened:
         if specs[0].tier != AUTO:
             raise
         return opened(specs, error.why)
-    if recurrent_roles(pair):
-        before, (name, why) = name, recurrent_tier(pair, specs)
-        pair = pair if name == before else check_models(specs, device, name)  # dtypes depend on the tier
+    stateful = recurrent_reason(pair, specs)
     for spec in specs if pair.heads else ():
         refuse_heads(spec, pair.heads)
         refuse_deep(spec, pair.heads, form(spec, None).drafter.depth)
-    if joined := joined_tier(pair, specs):
-        before, (name, why) = name, joined
-        pair = pair if name == before else check_models(specs, device, name)
+    if reason := joined_reason(pair, specs) or stateful:
+        pair = pair if name == "eager" else check_models(specs, device, "eager")  # dtypes depend on the tier
+        name, why = eager(reason)
     pair = replace(pair, warnings=(*pair.warnings, *unthinking(specs, pair.thinking), *unfused(pair, name)))
     tier = Tier(name, device, not_whole(specs[0]), packs(specs[0], name, device))
     return pair, tier, f"tier {name}: {why}"

@@ -214,25 +214,20 @@ def design_draft(given: Given) -> None:
     recipe = recipe_of(given)
     if recipe.tokens < LEAST_TOKENS:
         raise UsageError(f"--tokens {recipe.tokens}: too few to learn from; give {LEAST_TOKENS} or more")
+    import sysconfig
+
     from rich.console import Console
 
     from specbench.jobs.training.design import Design, start
 
-    learned = given if given.get("data") else {**given, "data": [python_modules()], "generate": False}
+    if not given.get("data"):  # text available on every machine: the modules of the standard library
+        given = {**given, "data": [f"text:{sysconfig.get_path('stdlib')}/*.py"], "generate": False}
     settings = {name: value for name, value in target_settings(given).items() if name != "repeat"}
-    shapes = {name: given[name] for name in ("count", "k_max", "repeat", "rungs")}
-    source, err = source_of(learned), Console(stderr=True, quiet=given["quiet"])
-    design = Design(
-        settings, budgets, depths, **shapes, source=source, recipe=recipe, output=given.get("output"), err=err
-    )
+    names = ("count", "k_max", "repeat", "rungs", "output")
+    search: dict[str, Any] = {name: given.get(name) for name in names}
+    err = Console(stderr=True, quiet=given["quiet"])
+    design = Design(settings, budgets, depths, source=source_of(given), recipe=recipe, err=err, **search)
     start(design, given["format"])
-
-
-def python_modules() -> str:
-    """Text available on every machine: the modules of the standard library."""
-    import sysconfig
-
-    return f"text:{sysconfig.get_path('stdlib')}/*.py"
 
 
 def recipe_of(given: Given) -> Recipe:

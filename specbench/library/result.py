@@ -1,7 +1,7 @@
 """A run as an object: its rows, its verdicts, a report, and how a notebook shows it."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,28 +39,20 @@ COLUMNS = (
 
 def page(verdicts: Sequence[Recommendation], rows: Sequence[Row], path: Path) -> Markup:
     """The sentences of every verdict, then a row for every cell; `path` is the folder with all results."""
-    said = [paragraph(sentences(found)) for found in verdicts]
+    said = []
+    for first, *rest in map(sentences, verdicts):
+        said.append(Markup("<p><b>{}</b>{}</p>").format(first, joined("<br>{}", rest)))
+    head = joined("<th>{}</th>", ("K", *(name for name, _ in COLUMNS)))
+    cells = [(lookahead(row), *(one_line(cell_text(row, column)) for _, column in COLUMNS)) for row in rows]
+    body = joined("<tr>{}</tr>", [joined("<td>{}</td>", texts) for texts in cells])
+    table = Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(head, body)
     where = Markup("<p>results: <code>{}</code></p>").format(clean_path(path))
-    return Markup("").join([*said, table(rows), where])
+    return Markup("").join([*said, table, where])
 
 
-def paragraph(lines: Sequence[str]) -> Markup:
-    """The first line as a headline."""
-    first, *rest = lines
-    return Markup("<p><b>{}</b>{}</p>").format(first, Markup("").join(Markup("<br>{}").format(line) for line in rest))
-
-
-def table(rows: Sequence[Row]) -> Markup:
-    """A table of all cells, with numbers as in the terminal."""
-    names = ("K", *(name for name, _ in COLUMNS))
-    head = Markup("").join(Markup("<th>{}</th>").format(name) for name in names)
-    body = Markup("").join(line(row) for row in rows)
-    return Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(head, body)
-
-
-def line(row: Row) -> Markup:
-    texts = (lookahead(row), *(one_line(cell_text(row, column)) for _, column in COLUMNS))
-    return Markup("<tr>{}</tr>").format(Markup("").join(Markup("<td>{}</td>").format(text) for text in texts))
+def joined(form: str, texts: Iterable[str]) -> Markup:
+    """The texts in markup, one after another."""
+    return Markup("").join(Markup(form).format(text) for text in texts)
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------

@@ -5,11 +5,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from specbench.errors import UsageError
-from specbench.files import open_text, read_whole, replacing
+from specbench.files import open_regular, read_whole, replacing
 from specbench.wording import clean, clean_path, counted, first_line, near
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -40,7 +41,7 @@ def write_rows(file: Any, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file as text. OSError, ValueError or csv.Error if it is invalid."""
-    with open_text(path, "utf-8-sig") as file:
+    with TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
         return list(csv.DictReader(file, restkey="a cell too many", restval=""))
 
 

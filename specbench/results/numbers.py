@@ -76,16 +76,21 @@ def numbers(samples: Sequence[Sample], lookahead: int | None, rows: int = 1) -> 
         "draws": len(by_prompt(samples)),
         **turn_columns(samples),
         **acceptance_columns(samples, counts),
-        **length_columns(traces),
+        **metrics.lengths([trace.rounds for trace in traces]),
+        "acceptance_from": "; ".join(sorted({trace.source for trace in traces if trace.source})),
         **cost_columns(samples, baseline, method),
         **latency([s.baseline for s in samples], traces, rows),
         **served([s.baseline for s in samples], traces),
         **speedup_columns(samples),
-        "break_even_batch": break_even(samples, baseline, method, drafting.nodes, rows),
+        "break_even_batch": break_even(samples, baseline, method, drafting["nodes_per_round"], rows),
         "rows_idle": rows_idle(samples, rows),
         "baseline_rows_idle": rows_idle(samples, rows, baseline=True),
         **chosen_columns(samples),
-        **tallies(counts, drafting),
+        "rounds": counts.rounds,
+        "drafted": counts.drafted,
+        "tested": counts.tested,
+        "accepted": counts.accepted,
+        **drafting,
         **belief_columns(rounds),
         "tokens": method.tokens,
         "baseline_tokens": baseline.tokens,
@@ -122,18 +127,6 @@ def acceptance_columns(samples: Sequence[Sample], counts: metrics.Acceptance) ->
         "alpha_tested": counts.alpha_tested,
         "accepted_per_drafted": counts.accepted_per_drafted,
         "tokens_per_round": counts.tokens_per_round,
-    }
-
-
-def length_columns(traces: Sequence[Trace]) -> dict[str, Any]:
-    """How much rounds with a draft accepted, and where a server's counts come from."""
-    found = metrics.lengths([trace.rounds for trace in traces])
-    return {
-        "acceptance_length": found.mean,
-        "acceptance_length_mean": found.by_request,
-        "rounds_by_accepted": " ".join(map(str, found.histogram)),
-        "acceptance_joint": " ".join(f"{share:.4g}" for share in found.joint),
-        "acceptance_from": "; ".join(sorted({trace.source for trace in traces if trace.source})),
     }
 
 
@@ -176,20 +169,6 @@ def explanation(samples: Sequence[Sample], baseline: Timing, method: Timing, loo
     found = explain(rounds, baseline, method, lookahead, speedup_of(samples).value, drafts, relayed)
     levels = (level.row(number) for number, level in enumerate(inner, start=2))
     return found.row() | {name: value for row in levels for name, value in row.items()}
-
-
-def tallies(counts: metrics.Acceptance, drafting: metrics.Drafting) -> dict[str, Any]:
-    """What the rounds drafted, tested and accepted, in total and per round."""
-    return {
-        "rounds": counts.rounds,
-        "drafted": counts.drafted,
-        "tested": counts.tested,
-        "accepted": counts.accepted,
-        "drafted_per_round": drafting.levels,
-        "nodes_per_round": drafting.nodes,
-        "draft_hit_rate": drafting.hit_rate,
-        "law_distance": drafting.distance,
-    }
 
 
 # --- costs ------------------------------------------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from specbench.show.text import Format, print_data, print_markdown, print_table
+from specbench.show.text import Format, print_records
 from specbench.theory.memory import Fit
-from specbench.wording import Row, gigabytes, number_in, text_in
+from specbench.wording import Row, formatted, gigabytes, number_in, text_in
 
 
 class Thing(Protocol):
@@ -63,23 +63,21 @@ def memory_table(fit: Fit) -> Sequence[dict[str, Any]]:
 
 
 # --- design table -----------------------------------------------------------------------------------------------------
-# The shapes of a design on stdout: one line per shape for readers, every column for programs.
 
 COUNTED = {"all": "all parameters, embedding included", "layers": "parameters in layers, without the embedding"}
 
 
 def print_design(rows: Sequence[Row], style: Format) -> None:
-    """Print the rows of a design."""
-    if not print_data(rows, style):
-        (print_markdown if style == "md" else print_table)(title(rows), [line(row) for row in rows])
+    """Print the shapes of a design on stdout: one line each for readers, every column for programs."""
+    print_records(rows, {title(rows): [line(row) for row in rows]}, style)
 
 
 def title(rows: Sequence[Row]) -> str:
     """The title of the table."""
-    counted = COUNTED.get(text_in(rows[0], "budget_counts"), "parameters") if rows else "parameters"
     return (
-        f"Shapes within each parameter budget (1M-2x128: 1M, 2 layers, width 128; counted are {counted}), the fastest "
-        "measured one first; predicted and measured: tokens per second at the best K"
+        "Shapes within each parameter budget (1M-2x128: 1M, 2 layers, width 128; counted are "
+        f"{COUNTED[rows[0]['budget_counts']]}), the fastest measured one first; predicted and measured: "
+        "tokens per second at the best K"
     )
 
 
@@ -107,8 +105,7 @@ def line(row: Row) -> dict[str, Any]:
 
 def number(row: Mapping[str, Any], column: str, form: str) -> str:
     """A number of a row; a dash if missing."""
-    found = number_in(row, column)
-    return "–" if found is None else format(found, form)
+    return formatted(number_in(row, column), form)
 
 
 def spread(row: Mapping[str, Any], column: str, bounds: tuple[str, str], form: str) -> str:

@@ -6,22 +6,19 @@ Agarwal, Venkataraman, "Decoding Speculative Decoding", arXiv 2402.01528). Here 
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+from scipy.special import expit, logit
 
-from specbench.theory.formulas import check_share, expected_tokens
+from specbench.theory.formulas import expected_tokens
 from specbench.theory.optimum import Costs, break_even_alpha_of
 
 FEWEST = 4  # points for a fit of up to three unknowns: fewer leave no residual
 EDGE = 1e-4  # α is kept this far from 0 and 1, where its logit is infinite
-
-Rising = Literal["rises", "level within the spread", "does not rise"]
 
 
 @dataclass(frozen=True)
@@ -33,9 +30,9 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        low, _, high = quantiles(values, method="inclusive") if len(values) > 1 else [values[0]] * 3
-        return cls(median(values), low, high)
+    def of(cls, values: Iterable[float]) -> "Spread":
+        low, middle, high = np.quantile([*values], [0.25, 0.5, 0.75]).tolist()
+        return cls(middle, low, high)
 
 
 @dataclass(frozen=True)
@@ -77,44 +74,39 @@ class Speed:
         step = self.step.value
         return Costs(first / step, later / step, self.verify, self.overhead).rounds(self.k_max)
 
-    def rounds_of(self, name: str) -> tuple[float, ...]:
-        return self.rounds(self.drafts[name].first, self.drafts[name].later)
-
     def best(self, name: str, alpha: float) -> Choice:
-        return best_choice(alpha, self.rounds_of(name))
+        return best_choice(alpha, self.rounds(self.drafts[name].first, self.drafts[name].later))
 
     def break_even(self, name: str) -> float | None:
         """The α above which some lookahead pays; None if none does."""
-        return break_even_alpha_of((1.0, *self.rounds_of(name)))
+        return break_even_alpha_of((1.0, *self.rounds(self.drafts[name].first, self.drafts[name].later)))
 
 
 def best_choice(alpha: float, rounds: Sequence[float]) -> Choice:
     """The lookahead with the greatest E(α, K) ÷ cost of a round, by their costs from K = 1 on;
     its speedup is below 1 if none pays. ValueError if alpha is outside [0, 1]."""
-    tokens = [expected_tokens(alpha, k) for k in range(1, len(rounds) + 1)]
-    choices = [Choice(k, t, t / cost) for k, (t, cost) in enumerate(zip(tokens, rounds, strict=True), 1)]
+    choices = [Choice(k, t := expected_tokens(alpha, k), t / cost) for k, cost in enumerate(rounds, 1)]
     return max(choices, key=lambda choice: choice.speedup)
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[bool]:
     """Which points (cost, gain) are on the Pareto front: no other one is as cheap and as good, and better in one."""
-    return [not any(c <= cost and g >= gain and (c < cost or g > gain) for c, g in points) for cost, gain in points]
+    return [not any(c <= cost and g >= gain and (c, g) != (cost, gain) for c, g in points) for cost, gain in points]
 
 
-def rising(spreads: Sequence[Spread]) -> Rising:
-    """Whether the medians rise from one measurement to the next; a fall counts if the quartiles are disjoint."""
+def rising(spreads: Sequence[Spread]) -> str:
+    """Whether the medians rise with depth, in words; a fall counts if the quartiles are disjoint."""
     steps = list(itertools.pairwise(spreads))
     if all(a.value < b.value for a, b in steps):
-        return "rises"
-    return "level within the spread" if all(a.low <= b.high for a, b in steps) else "does not rise"
+        return "rises with depth"
+    level = all(a.low <= b.high for a, b in steps)
+    return "does not fall with depth beyond its spread" if level else "does NOT rise with depth"
 
 
 @dataclass(frozen=True)
 class LatencyFit:
-    """Seconds per drafted token = fixed + per_layer · layers + per_parameter · parameters, by least squares.
-
-    It minimises relative errors, with no coefficient below zero. residual: their root mean square; worst: the largest.
-    """
+    """Seconds per drafted token = fixed + per_layer · layers + per_parameter · parameters, by least squares of
+    relative errors, with no coefficient below zero. residual: their root mean square; worst: the largest."""
 
     fixed: float
     per_layer: float
@@ -124,7 +116,6 @@ class LatencyFit:
     points: int
 
     def at(self, layers: int, parameters: float) -> float:
-        """Seconds of a shape."""
         return self.fixed + self.per_layer * layers + self.per_parameter * parameters
 
 
@@ -132,23 +123,19 @@ def fit_latency(layers: Sequence[int], parameters: Sequence[float], seconds: Seq
     """The fit to some shapes. A constant column becomes part of `fixed`; None for fewer than four."""
     if len(seconds) < FEWEST:
         return None
-    y = np.asarray(seconds, dtype=np.float64)
-    columns = varying(np.ones(len(y)), np.asarray(layers, np.float64), np.asarray(parameters, np.float64))
+    columns = varying(layers, parameters) / np.asarray(seconds)[:, None]
     scale = np.abs(columns).max(0)
     scale[scale == 0] = 1.0  # a constant column
-    found, _ = nnls(columns / scale / y[:, None], np.ones(len(y)))
-    errors = columns @ (found / scale) / y - 1
-    fixed, per_layer, per_parameter = map(float, found / scale)
-    return LatencyFit(fixed, per_layer, per_parameter, rms(errors), float(np.abs(errors).max()), len(y))
+    found = nnls(columns / scale, np.ones(len(columns)))[0] / scale
+    errors = columns @ found - 1
+    fixed, per_layer, per_parameter = found.tolist()
+    return LatencyFit(fixed, per_layer, per_parameter, rms(errors), float(np.abs(errors).max()), len(columns))
 
 
 @dataclass(frozen=True)
 class AcceptanceFit:
-    """logit α = constant + by_parameters · ln parameters + by_layers · ln layers + by_tokens · ln training tokens.
-
-    A description of the trained shapes, by least squares, not a theory. residual: the root mean
-    square of α's error; points: the number of trained networks.
-    """
+    """logit α = constant + by_parameters · ln parameters + by_layers · ln layers + by_tokens · ln training tokens:
+    a description of the trained shapes, not a theory. residual: the root mean square of α's error."""
 
     constant: float
     by_parameters: float
@@ -158,40 +145,30 @@ class AcceptanceFit:
     points: int
 
     def at(self, layers: int, parameters: float, tokens: float) -> float:
-        """α of a shape after this many training tokens."""
         by = self.by_parameters * math.log(parameters) + self.by_layers * math.log(layers)
-        return expit(self.constant + by + self.by_tokens * math.log(tokens))
+        return float(expit(self.constant + by + self.by_tokens * math.log(tokens)))
 
 
 def fit_acceptance(
     layers: Sequence[int], parameters: Sequence[float], tokens: Sequence[float], alphas: Sequence[float]
 ) -> AcceptanceFit | None:
-    """The fit to some trained shapes; None for fewer than five. ValueError if an α is outside [0, 1]."""
-    for alpha in alphas:
-        check_share("alpha", alpha)
+    """The fit to some trained shapes; None for fewer than five."""
     if len(alphas) <= FEWEST:
         return None
-    a = np.clip(np.asarray(alphas, np.float64), EDGE, 1 - EDGE)
-    logs = [np.log(np.asarray(x, np.float64)) for x in (parameters, layers, tokens)]
-    columns = varying(np.ones(len(a)), *logs)
-    found, *_ = np.linalg.lstsq(columns, np.log(a / (1 - a)), rcond=None)
-    errors = np.array([expit(float(x)) for x in columns @ found]) - a
-    constant, by_parameters, by_layers, by_tokens = map(float, found)
-    return AcceptanceFit(constant, by_parameters, by_layers, by_tokens, rms(errors), len(a))
+    a, columns = np.clip(alphas, EDGE, 1 - EDGE), varying(*map(np.log, (parameters, layers, tokens)))
+    found = np.linalg.lstsq(columns, logit(a), rcond=None)[0]
+    constant, by_parameters, by_layers, by_tokens = found.tolist()
+    error = rms(expit(columns @ found) - a)
+    return AcceptanceFit(constant, by_parameters, by_layers, by_tokens, error, len(a))
 
 
-def varying(first: NDArray[np.float64], *rest: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[n, columns], with zeros for the constant columns of `rest`: they carry no information."""
-    return np.stack([first, *(c if np.ptp(c) else np.zeros_like(c) for c in rest)], 1)
+def varying(*values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """[n, 1 + columns]: ones, and the values; zeros for constant ones, which carry no information."""
+    return np.stack([np.ones(len(values[0])), *(np.asarray(c) * bool(np.ptp(c)) for c in values)], 1)
 
 
 def rms(errors: NDArray[np.float64]) -> float:
     return float(np.sqrt(np.mean(errors**2)))
-
-
-def expit(x: float) -> float:
-    """1 ÷ (1 + e^−x)."""
-    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
 
 
 @dataclass(frozen=True)
@@ -205,13 +182,9 @@ class Optimum:
     choice: Choice
 
 
-def fitted(fits: tuple[LatencyFit, AcceptanceFit], speed: Speed, shape: tuple[int, float], tokens: float) -> Optimum:
+def fitted(
+    latency: LatencyFit, acceptance: AcceptanceFit, speed: Speed, shape: tuple[int, float], tokens: float
+) -> Optimum:
     """The prediction of both fits and the formula for a shape (layers, parameters) after this many training tokens."""
-    latency, acceptance = fits
     seconds, alpha = latency.at(*shape), acceptance.at(*shape, tokens)
     return Optimum(*shape, alpha, seconds / speed.step.value, best_choice(alpha, speed.rounds(seconds, seconds)))
-
-
-def amounts(total: int, rungs: int) -> list[int]:
-    """The total training tokens of a candidate after every rung: doubled each time, `total` on the last."""
-    return [max(1, total >> (rungs - 1 - number)) for number in range(rungs)]

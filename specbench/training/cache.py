@@ -107,12 +107,10 @@ class Manifest(BaseModel):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a cache. UsageError, in one line, if missing or invalid."""
+    """The manifest of a cache. UsageError, in one line, if unreadable or invalid."""
     shown = clean_path(folder / FILE)
     try:
         manifest = Manifest.model_validate_json(read_whole(folder / FILE, LARGEST))
-    except FileNotFoundError:
-        raise UsageError(f"{clean_path(folder)} is not a token cache: it has no {FILE}") from None
     except OSError as error:
         raise UsageError(f"cannot read {shown}: {error.strerror or first_line(error)}") from error
     except ValidationError as error:
@@ -178,10 +176,7 @@ def damaged(folder: Path, reason: str) -> UsageError:
 
 
 def mapped(folder: Path, manifest: Manifest) -> Any:
-    """All rows as a memory-mapped `datasets.Dataset`.
-
-    UsageError for a file that is missing, truncated or changed, and for one that is invalid despite its digest.
-    """
+    """All rows as a memory-mapped `datasets.Dataset`. UsageError for a missing, changed or invalid file."""
     from datasets import Dataset, concatenate_datasets
 
     parts = []
@@ -279,10 +274,6 @@ class TokenCache:
         """The cache in a folder, with every file and row checked. UsageError, in one line, if that fails."""
         manifest = read_manifest(path)
         refuse_other(path, manifest.origin, expected)
-        if not manifest.complete:
-            raise UsageError(
-                f"the token cache {clean_path(path)} was not finished: the command that began it continues it"
-            )
         if not manifest.rows:
             raise UsageError(f"the token cache {clean_path(path)} has no text to learn from; give data with text")
         data = mapped(path, manifest)
@@ -336,19 +327,23 @@ def cached(
 def locked(path: Path) -> Iterator[None]:
     """Lock the folder of a cache, created if missing, against writes by other processes."""
     with writing_to(path):
-        path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path / LOCK, timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise UsageError(
-                f"the token cache {clean_path(path)} is being written by another process: wait for it, or end it"
-            ) from None
+        lock = acquired(path, f"the token cache {clean_path(path)}")
     try:
-        clear_unfinished(path)
         yield
     finally:
         lock.release()
+
+
+def acquired(folder: Path, what: str) -> FileLock:
+    """The lock of a folder, created if missing, cleared of what killed processes left. UsageError if in use."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UsageError(f"{what} is being written by another process: wait for it, or end it") from None
+    clear_unfinished(folder)
+    return lock
 
 
 def begun(path: Path, origin: Origin) -> Manifest:

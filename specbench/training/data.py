@@ -9,14 +9,12 @@ import io
 import os
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from specbench.data.forms import ChatSettings
-from specbench.data.loading import load_prompts
 from specbench.data.longtext import Encode, is_long
 from specbench.data.prompts import Prompt, PromptSet
 from specbench.data.sources import READERS, unpacked
@@ -101,12 +99,9 @@ def below(folder: Path) -> Iterator[Path]:
     """The text files in a folder and its subfolders, without hidden ones and without following links to folders."""
     for place, folders, files in os.walk(folder):
         folders[:] = [one for one in folders if not one.startswith(".")]
-        yield from (Path(place, one) for one in files if is_text(one))
-
-
-def is_text(name: str) -> bool:
-    """Whether a file is text, by its name; .gz is unpacked."""
-    return not name.startswith(".") and name.lower().removesuffix(".gz").endswith(PROSE + CODE)
+        for one in files:
+            if not one.startswith(".") and one.lower().removesuffix(".gz").endswith(PROSE + CODE):
+                yield Path(place, one)
 
 
 def parts_of(path: Path) -> Iterator[str]:
@@ -126,17 +121,7 @@ def parts_of(path: Path) -> Iterator[str]:
 # --- sources ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Reading:
-    """The settings for reading prompts. longest: maximum tokens of a prompt; the others as in `load_prompts`."""
-
-    encode: Encode
-    chat: ChatSettings
-    longest: int | None = None
-    limit: int | None = None
-    seed: int = 0
-    column: str | None = None
-    template: str | None = None
+Load = Callable[[str, Encode], PromptSet]  # the prompts of a data set, see `load_prompts`
 
 
 @dataclass(frozen=True)
@@ -209,17 +194,18 @@ class Sources:
         """The prompts of some names, as rows that can be read again: chat prompts as turns, the
         others as plain prompts, in two files."""
         found: dict[str, list[dict[str, Any]]] = {}
-        for source, prompt in self.asked:
-            if source.prompts and source.known_as(prompt) in names:
-                plain = not source.prompts.applied and not prompt.later
+        for source, prompts, prompt in self.asked:
+            if source.known_as(prompt) in names:
+                plain = not prompts.applied and not prompt.later
                 column, said = ("prompt", prompt.text) if plain else ("turns", [prompt.text, *prompt.later])
                 about = {"id": source.known_as(prompt), "category": source.category(prompt)}
                 found.setdefault(column, []).append({**about, column: said})
         return found
 
     @property
-    def asked(self) -> Iterator[tuple[Source, Prompt]]:
-        return ((source, prompt) for source in self.each if source.prompts for prompt in source.prompts.prompts)
+    def asked(self) -> Iterator[tuple[Source, PromptSet, Prompt]]:
+        sets = ((source, source.prompts) for source in self.each if source.prompts)
+        return ((source, prompts, prompt) for source, prompts in sets for prompt in prompts.prompts)
 
     @property
     def left_out(self) -> Counter[str]:
@@ -230,7 +216,7 @@ class Sources:
         return found
 
 
-def sources(names: Sequence[str], reading: Reading, *, answered: bool) -> Sources:
+def sources(names: Sequence[str], load: Load, encode: Encode, *, answered: bool) -> Sources:
     """The sources of some names; answered: the target will answer them, so all of them must have prompts.
 
     UsageError, in one line, for an unknown name, a missing file, and data without text.
@@ -240,21 +226,17 @@ def sources(names: Sequence[str], reading: Reading, *, answered: bool) -> Source
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise UsageError(f"--data {clean(twice[0], 300)} is named twice: name it once")
-    return Sources(tuple(source(name, reading, answered) for name in names))
+    return Sources(tuple(source(name, load, encode, answered) for name in names))
 
 
-def source(name: str, reading: Reading, answered: bool) -> Source:
+def source(name: str, load: Load, encode: Encode, answered: bool) -> Source:
     if name.startswith(TEXT) and not answered:
         return Source(name, label_of(name), files=text_files(name.removeprefix(TEXT)))
     if name.startswith(TEXT) and os.path.isdir(os.path.expanduser(name.removeprefix(TEXT))):
         raise UsageError(f"--data {clean(name, 300)} is a folder of text, which has no prompts: add --as-it-is")
     # a text's tokens are made when it is written, and never all in memory
-    encode = reading.encode if answered or is_long(name) else (lambda text: [0])
-    found = load_prompts(
-        name, encode, limit=reading.limit, seed=reading.seed, longest=reading.longest, column=reading.column,
-        template=reading.template, chat=reading.chat,
-    )  # fmt: skip
-    return Source(name, label_of(name), prompts=found)
+    made = encode if answered or is_long(name) else (lambda text: [0])
+    return Source(name, label_of(name), prompts=load(name, made))
 
 
 def label_of(name: str) -> str:

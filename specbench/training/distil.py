@@ -5,19 +5,35 @@ It also measures the training speed on this machine.
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import torch
+from pydantic import TypeAdapter
+from safetensors.torch import load_file
 from torch import Tensor
 
 from specbench.decoding.divergences import ForwardKL, divergence
+from specbench.decoding.types import point_mass
+from specbench.models.network.reduced import known_alone
 from specbench.models.network.sampling import Sampling
 from specbench.training.cache import TokenCache
-from specbench.training.evaluation import Figures, Judge, Progress, Trained, chosen, sampled
-from specbench.training.learner import Batch, Batches, Learner, agreed, newest_checkpoint, on_common_tokens, text_rows
+from specbench.training.evaluation import Judge, Progress, Trained
+from specbench.training.heads import HeadLesson
+from specbench.training.learner import (
+    BEST,
+    Batch,
+    Batches,
+    Learner,
+    agreed,
+    is_first,
+    logits_of,
+    newest_checkpoint,
+    read_checkpoint,
+)
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher, continued
 
@@ -38,75 +54,41 @@ class Kept:
 Watch = Callable[[Progress, Recipe], None]
 
 
-class Lesson(Protocol):
-    """The loss of a batch, and the evaluation."""
-
-    def loss(self, student: Any, batch: Batch, done: float) -> Tensor:
-        """The differentiable loss of a batch at a share of the run, from 0 to 1."""
-        ...
-
-    def figures(self, student: Any) -> tuple[Figures, dict[str, Figures]]:
-        """The figures of a student on held-out text, overall and by category."""
-        ...
-
-
-def silent(progress: Progress, recipe: Recipe) -> None:
-    """A `Watch` that shows nothing."""
-
-
-def train(
-    student: Any,
-    teacher: Teacher,
-    cache: TokenCache,
-    recipe: Recipe,
-    kept: Kept | None = None,
-    watch: Watch = silent,
-    weights: Weights | None = None,
-    earlier: Sequence[Any] = (),
-    lesson: Lesson | None = None,
-) -> Trained:
-    """Train `student` in place on the rows of `teacher`; afterwards it has the weights with the highest acceptance.
+@dataclass
+class Run:
+    """The training of `student` in place on the rows of `teacher`, in progress.
 
     earlier: drafts used together with it; it is then judged by the acceptance of all together.
-    lesson: the loss and the evaluation, if not those of a network's rows along text. With `kept`
-    a killed run continues from its newest checkpoint. Raises DivergedError for a non-finite loss
-    or gradient, and UsageError if a checkpoint cannot be written or read; earlier results stay.
+    lesson: the loss and the evaluation of a head, instead of those of a network's rows along text.
     """
-    run = Run(student, teacher, cache, recipe, kept, watch, weights, earlier, lesson)
-    run.restore()
-    for _ in run.steps():
-        pass
-    return run.finished()
 
+    student: Any
+    teacher: Teacher
+    cache: TokenCache
+    recipe: Recipe
+    kept: Kept | None = None
+    watch: Watch = lambda progress, recipe: None
+    weights: Weights | None = None
+    earlier: Sequence[Any] = ()
+    lesson: HeadLesson | None = None
 
-class Run:
-    """A training run in progress."""
-
-    def __init__(
-        self,
-        student: Any,
-        teacher: Teacher,
-        cache: TokenCache,
-        recipe: Recipe,
-        kept: Kept | None,
-        watch: Watch,
-        weights: Weights | None = None,
-        earlier: Sequence[Any] = (),
-        lesson: Lesson | None = None,
-    ) -> None:
-        self.teacher, self.recipe, self.kept, self.watch, self.weights = teacher, recipe, kept, watch, weights
-        self.learner = Learner(student, recipe, teacher.device)
-        self.batches = Batches(cache.train, recipe, self.learner.processes, self.learner.process)
-        self.lesson = lesson
-        self.judge = lesson or Judge(
-            teacher, chosen(cache.held_out, recipe.held_out), recipe, sampled(cache, recipe), earlier
-        )
+    def __post_init__(self) -> None:
+        cache, recipe = self.cache, self.recipe
+        self.learner = Learner(self.student, recipe, self.teacher.device)
+        accelerator = self.learner.accelerator
+        self.batches = Batches(cache.train, recipe, accelerator.num_processes, accelerator.process_index)
+        self.judge = self.lesson or Judge(self.teacher, cache, recipe, self.earlier)
         self.progress = Progress()
         self.result: Trained | None = None
         self.best: dict[str, Tensor] = {}
 
-    def steps(self) -> Iterator[Progress]:
-        """Run step by step to the end, with evaluations and checkpoints."""
+    def trained(self) -> Trained:
+        """Train to the end; afterwards the student has the weights with the highest acceptance.
+
+        With `kept` a killed run continues from its newest checkpoint. DivergedError for a non-finite loss or
+        gradient, UsageError if a checkpoint cannot be written or read; earlier results stay.
+        """
+        self.restore()
         began, stored = time.monotonic() - self.progress.seconds, time.monotonic()
         if not self.progress.curve:
             self.evaluate()
@@ -119,7 +101,10 @@ class Run:
                 self.save()
                 stored = time.monotonic()
             self.watch(self.progress, self.recipe)
-            yield self.progress
+        assert self.result is not None
+        self.learner.student.load_state_dict(self.best)
+        self.learner.student.eval().requires_grad_(False)
+        return replace(self.result, ended=self.ended)
 
     def speed(self, more: Callable[[int], bool]) -> float:
         """Learned tokens per second over steps; `more` decides from the number done whether to continue."""
@@ -153,8 +138,13 @@ class Run:
         """The loss of a network's rows along text."""
         name = self.recipe.loss(done)
         loss = ForwardKL() if name == TEXT else divergence(name, self.recipe.beta)
-        p = self.rows(batch, name)
-        rows = loss(*on_common_tokens(p, student, batch))
+        if name == TEXT:
+            p = point_mass(batch.following, self.teacher.width, torch.float32)
+        else:
+            p = self.teacher.rows(batch, Sampling(self.recipe.temperature or 1.0))
+        with known_alone(student) as known:
+            logits = logits_of(student, batch).float()
+        rows = loss(p if known is None else p.index_select(-1, known), logits)
         if self.weights is None:
             return rows.mean()
         weights = self.weights(batch, p)
@@ -167,15 +157,6 @@ class Run:
         batch = continued(batch, self.learner.student, self.recipe, self.teacher.width, number) if own else batch
         return batch.to(self.teacher.device)
 
-    def rows(self, batch: Batch, loss: str) -> Tensor:
-        """[n, V] the targets of learning: the teacher's distributions, or the text itself."""
-        return text_rows(batch, self.teacher.width) if loss == TEXT else self.teacher.rows(batch, self.law)
-
-    @property
-    def law(self) -> Sampling:
-        """The teacher's sampling for learning."""
-        return Sampling(self.recipe.temperature or 1.0)
-
     def evaluate(self) -> None:
         """Add a point to the curve; keep the best weights."""
         student, progress = self.learner.student.eval(), self.progress
@@ -184,38 +165,25 @@ class Run:
         progress.add(figures, by_category)
         if better:
             self.best = {name: tensor.detach().clone() for name, tensor in student.state_dict().items()}
-            self.result = Trained(figures, by_category, progress, "")
-            if self.kept is not None and self.learner.first:
+            self.result = Trained(figures, by_category, progress)
+            if self.kept is not None and is_first():
                 self.kept.keep(student, self.result)
-
-    def finished(self) -> Trained:
-        """The student with its best weights."""
-        assert self.result is not None
-        self.learner.student.load_state_dict(self.best)
-        self.learner.student.eval().requires_grad_(False)
-        return replace(self.result, progress=self.progress, ended=self.ended)
 
     def save(self) -> None:
         assert self.kept is not None
         assert self.result is not None
-        categories = {name: asdict(one) for name, one in self.result.by_category.items()}
-        result = {"figures": asdict(self.result.figures), "by_category": categories}
-        stored = {**asdict(self.progress), "result": result}
+        result = asdict(self.result)
+        stored = {**result.pop("progress"), "result": result}
         self.learner.save(self.kept.folder, self.progress.step, stored, self.best)
 
     def restore(self) -> None:
         """Continue from the newest checkpoint, if any."""
         if self.kept is None or (path := newest_checkpoint(self.kept.folder)) is None:
             return
-        self.progress, self.result, self.best = self.learner.load(path, read_back)
-
-
-def read_back(stored: dict[str, Any], best: dict[str, Tensor]) -> tuple[Progress, Trained, dict[str, Tensor]]:
-    """The progress of a run, the figures of its best weights, and these weights."""
-    found = stored.pop("result")
-    progress = Progress.read(stored)
-    categories = {name: Figures(**one) for name, one in found["by_category"].items()}
-    return progress, Trained(Figures(**found["figures"]), categories, progress, ""), best
+        with read_checkpoint(path) as stored:
+            self.result = TypeAdapter(Trained).validate_python({**stored.pop("result"), "progress": stored})
+            self.progress, self.best = self.result.progress, load_file(path / BEST)
+            self.learner.accelerator.load_state(str(path))
 
 
 @dataclass(frozen=True)
@@ -243,14 +211,14 @@ def pace(
     teacher: Teacher,
     cache: TokenCache,
     recipe: Recipe,
-    lesson: Lesson | None = None,
+    lesson: HeadLesson | None = None,
     least: float = 8.0,
 ) -> Pace:
     """Train a copy of the student for `least` seconds, then discard it.
 
     The teacher stores nothing at first, whatever is on disk: an earlier run may have left only the first states.
     """
-    run = Run(copy.deepcopy(student), replace(teacher, states=None), cache, recipe, None, silent, lesson=lesson)
+    run = Run(copy.deepcopy(student), replace(teacher, states=None), cache, recipe, lesson=lesson)
     run.step()  # first calls allocate
     run.evaluate()
     began = time.monotonic()

@@ -1,7 +1,7 @@
 """The evaluation of a draft on held-out text, overall and by category: α, tokens per round, the
 learning curve, and the model card with them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -30,87 +30,69 @@ class Figures:
 
 @dataclass(frozen=True)
 class Along:
-    """One sequence of n tokens: at each the overlap Σ min(p, q), and the chance that the token is accepted."""
+    """One sequence of T positions, some of them `learned` [T]: at each the overlap [T] Σ min(p, q) of the
+    first draft, and the probability [K, T] that draft k is accepted there if all before it were."""
 
     category: str
+    learned: Tensor
     overlap: Tensor
     chance: Tensor
 
 
-def in_all_and_by_category(
-    found: Sequence[Any], mean: Callable[[Sequence[Any]], Figures]
-) -> tuple[Figures, dict[str, Figures]]:
-    """The mean of all results, each of a `category`, and of each category by name."""
+def figures_of(found: Sequence[Along], k: int) -> tuple[Figures, dict[str, Figures]]:
+    """The figures pooled over all positions, and over those of each category by name."""
     names = sorted({one.category for one in found})
     categories = {name: [one for one in found if one.category == name] for name in names}
-    return mean(found), {name: mean(some) for name, some in categories.items()}
+    return pooled(found, k), {name: pooled(some, k) for name, some in categories.items()}
+
+
+def pooled(found: Sequence[Along], k: int) -> Figures:
+    shared = torch.cat([torch.zeros(0, dtype=torch.float64), *(one.overlap[one.learned] for one in found)])
+    return Figures(float(shared.mean()) if len(shared) else 0.0, tokens_per_round(found, k), len(shared))
 
 
 class Judge:
     """The evaluation of one teacher's drafts, always on the same held-out text.
 
-    sampled: whether the text is the teacher's own at the temperature of the recipe. earlier: drafts
-    used together with the judged one; then a token counts if it is the likeliest of any of them, at
-    every temperature. The tokens of a greedy teacher are kept, so that it reads the text once.
+    earlier: drafts used together with the judged one; then a token counts if it is the likeliest of any of
+    them, at every temperature. The tokens of a greedy teacher are kept, so that it reads the text once.
     """
 
-    def __init__(
-        self,
-        teacher: Teacher,
-        examples: Sequence[Example],
-        recipe: Recipe,
-        sampled: bool,
-        earlier: Sequence[Any] = (),
-    ) -> None:
-        self.teacher, self.recipe, self.sampled = teacher, recipe, sampled
-        self.earlier = earlier
-        parts = by_length(examples, recipe.rows)
-        self.batches = [batch_of(some, recipe.length, (recipe.seed, 1)).to(teacher.device) for some in parts]
+    def __init__(self, teacher: Teacher, cache: TokenCache, recipe: Recipe, earlier: Sequence[Any] = ()) -> None:
+        self.teacher, self.recipe, self.earlier, self.sampled = teacher, recipe, earlier, sampled(cache, recipe)
+        self.batches = held_out(cache, recipe, teacher.device)
         self.law = Sampling(0.0 if earlier else recipe.temperature)
-        self.told: list[Tensor] = []
-        self.covered: list[Tensor] = []
+        self.told: list[tuple[Tensor, Tensor]] = []
 
     def figures(self, student: Any) -> tuple[Figures, dict[str, Figures]]:
-        return in_all_and_by_category(self.sequences(student), self.mean)
+        return figures_of(self.sequences(student), self.recipe.k)
 
     @torch.no_grad()
     def sequences(self, student: Any) -> list[Along]:
         """The results for every sequence, always in the same order."""
-        chances = self.greedy if self.law.certain else self.drawn
-        both = zip(self.batches, *chances(student), strict=True)
-        return [one for batch, shared, chance in both for one in along(batch, shared, chance)]
+        chances = self.greedy(student) if self.law.certain else self.drawn(student)
+        return [one for batch, both in zip(self.batches, chances, strict=True) for one in self.along(batch, *both)]
 
-    def greedy(self, student: Any) -> tuple[list[Tensor], list[Tensor]]:
+    def greedy(self, student: Any) -> Iterator[tuple[Tensor, Tensor]]:
         """Whether the teacher's token is drafted: [n] of every batch, as overlap and as chance."""
         if not self.told:
-            self.told = [self.teacher.logits(batch).argmax(-1) for batch in self.batches]
-            self.covered = [hit(self.earlier, *both) for both in zip(self.batches, self.told, strict=True)]
-        same = [
-            (covered | hit([student], batch, told)).double()
-            for batch, told, covered in zip(self.batches, self.told, self.covered, strict=True)
-        ]
-        return same, same
+            told = [self.teacher.logits(batch).argmax(-1) for batch in self.batches]
+            self.told = [(one, hit(self.earlier, batch, one)) for batch, one in zip(self.batches, told, strict=True)]
+        for batch, (one, covered) in zip(self.batches, self.told, strict=True):
+            yield ((covered | hit([student], batch, one)).double(),) * 2
 
-    def drawn(self, student: Any) -> tuple[list[Tensor], list[Tensor]]:
+    def drawn(self, student: Any) -> Iterator[tuple[Tensor, Tensor]]:
         """The overlap of both distributions, and the chance of every token: [n] of every batch, see `accepted`."""
-        found = []
         for batch in self.batches:
             p, q = self.teacher.rows(batch, self.law), self.law(logits_of(student, batch), self.teacher.width)
-            found.append(accepted(p, q, batch.following, self.sampled))
-        return [shared for shared, _ in found], [chance for _, chance in found]
+            yield accepted(p, q, batch.following, self.sampled)
 
-    def mean(self, found: Sequence[Along]) -> Figures:
-        """The figures pooled over tokens."""
-        shared = torch.cat([one.overlap for one in found])
-        return Figures(
-            float(shared.mean()), tokens_per_round([one.chance for one in found], self.recipe.k), len(shared)
-        )
-
-
-def along(batch: Batch, shared: Tensor, chance: Tensor) -> list[Along]:
-    counts = batch.learned.sum(1).tolist()
-    rows = zip(batch.examples, torch.split(shared.cpu(), counts), torch.split(chance.cpu(), counts), strict=True)
-    return [Along(example.category, *both) for example, *both in rows]
+    def along(self, batch: Batch, shared: Tensor, chance: Tensor) -> Iterator[Along]:
+        counts = batch.learned.sum(1).tolist()
+        rows = zip(batch.examples, torch.split(shared.cpu(), counts), torch.split(chance.cpu(), counts), strict=True)
+        for example, together, alone in rows:
+            learned = torch.ones(len(together), dtype=torch.bool)
+            yield Along(example.category, learned, together, alone.expand(self.recipe.k, -1))
 
 
 def accepted(p: Tensor, q: Tensor, tokens: Tensor, sampled: bool) -> tuple[Tensor, Tensor]:
@@ -124,18 +106,26 @@ def accepted(p: Tensor, q: Tensor, tokens: Tensor, sampled: bool) -> tuple[Tenso
     return shared, ratio.nan_to_num(0.0).clamp(max=1)
 
 
-def tokens_per_round(chances: Iterable[Tensor], k: int) -> float:
+def tokens_per_round(found: Sequence[Along], k: int) -> float:
     """Expected tokens of a round with lookahead K: 1 + Σ_j P(the first j drafts are accepted).
 
-    Along text x of the teacher, E Π_{i ≤ j} min(1, qᵢ(xᵢ) ÷ pᵢ(xᵢ)) is that probability, because Σ_x
-    Π min(p, q) = Σ_x Π p · Π min(1, q ÷ p); the mean is over all positions with j tokens after them.
+    A round that begins at r has Π_i chance[i, r + i]. Along text x of the teacher, E Π_{i ≤ j} min(1, qᵢ ÷ pᵢ)
+    at xᵢ is that probability, because Σ_x Π min(p, q) = Σ_x Π p · Π min(1, q ÷ p); the mean is over all
+    positions with j learned tokens after them.
     """
-    chances = [one for one in chances if len(one)]
     expected = 1.0
     for level in range(1, k + 1):
-        runs = [one.unfold(0, level, 1).prod(1) for one in chances if len(one) >= level]
-        expected += float(torch.cat(runs).mean()) if runs else 0.0
+        runs = [chain(one, level) for one in found if len(one.learned) >= level]
+        pooled = torch.cat([torch.zeros(0, dtype=torch.float64), *runs])
+        expected += float(pooled.mean()) if len(pooled) else 0.0
     return expected
+
+
+def chain(one: Along, level: int) -> Tensor:
+    """[m] the probability that `level` drafts are accepted, for every round that begins in the learned text."""
+    starts = len(one.learned) - level + 1
+    parts = [one.chance[step, step : step + starts] for step in range(level)]
+    return torch.stack(parts).prod(0)[one.learned.unfold(0, level, 1).all(1)]
 
 
 def sampled(cache: TokenCache, recipe: Recipe) -> bool:
@@ -145,11 +135,11 @@ def sampled(cache: TokenCache, recipe: Recipe) -> bool:
     return origin.kind == "answers" and plain and origin.temperature == recipe.temperature
 
 
-def by_length(examples: Sequence[Example], rows: int) -> Iterator[Sequence[Example]]:
-    """Batches of sequences of similar length."""
-    ordered = sorted(examples, key=lambda example: len(example.ids))
-    for start in range(0, len(ordered), rows):
-        yield ordered[start : start + rows]
+def held_out(cache: TokenCache, recipe: Recipe, device: torch.device) -> list[Batch]:
+    """The held-out sequences that a recipe judges by, in batches of similar length."""
+    ordered = sorted(chosen(cache.held_out, recipe.held_out), key=lambda example: len(example.ids))
+    parts = (ordered[start : start + recipe.rows] for start in range(0, len(ordered), recipe.rows))
+    return [batch_of(some, recipe.length, (recipe.seed, 1)).to(device) for some in parts]
 
 
 def chosen(examples: Sequence[Example], most: int) -> list[Example]:
@@ -172,10 +162,6 @@ class Point:
     alpha: float
     accepted: float
     by_category: Mapping[str, Figures] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> "Point":
-        return cls(**{**stored, "by_category": {name: Figures(**one) for name, one in stored["by_category"].items()}})
 
 
 @dataclass
@@ -208,10 +194,6 @@ class Progress:
         self.curve.append(Point(self.tokens, self.seconds, self.loss, figures.alpha, figures.accepted, by_category))
         self.loss, self.passed = None, 0
 
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> "Progress":
-        return cls(**{**stored, "curve": [Point.read(point) for point in stored["curve"]]})
-
 
 @dataclass(frozen=True)
 class Trained:
@@ -220,7 +202,12 @@ class Trained:
     figures: Figures
     by_category: Mapping[str, Figures]
     progress: Progress
-    ended: str
+    ended: str = ""
+
+    @property
+    def categories(self) -> dict[str, Figures]:
+        """The figures of each category, if there are several, and of all."""
+        return {**(self.by_category if len(self.by_category) > 1 else {}), "all": self.figures}
 
 
 @dataclass(frozen=True)
@@ -289,11 +276,9 @@ Settings: {settings}
 """
 
 
-def model_card(
-    origin: Provenance, recipe: Recipe, figures: Figures, categories: Mapping[str, Figures], curve: Sequence[Point]
-) -> str:
+def model_card(origin: Provenance, recipe: Recipe, done: Trained) -> str:
     """The card as Markdown with the front matter for the hub."""
-    rows = [*categories.items(), ("all", figures)] if len(categories) > 1 else [("all", figures)]
+    rows, curve = done.categories.items(), done.progress.curve
     lines = [f"| {literal(name)} | {one.tokens:,} | {one.alpha:.3f} | {one.accepted:.2f} |" for name, one in rows]
     points = [
         f"| {point.tokens:,} | {'' if point.loss is None else f'{point.loss:.3f}'} | {point.alpha:.3f} | "
@@ -301,13 +286,9 @@ def model_card(
         for point in curve
     ]
     return CARD.format(
+        **{name: literal(getattr(origin, name)) for name in ("target", "source", "start", "shape", "what")},
         licence=origin.licence,
         base=origin.target,
-        target=literal(origin.target),
-        source=literal(origin.source),
-        start=literal(origin.start),
-        shape=literal(origin.shape),
-        what=literal(origin.what),
         alpha=origin.alpha,
         parameters=origin.parameters,
         tokens=curve[-1].tokens,

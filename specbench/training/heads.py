@@ -6,7 +6,7 @@ tokens after them and places [B, T] of the learned ones it gives, for each k of 
 positions that have k before them, row by row.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +22,9 @@ from specbench.models.heads.taps import listening
 from specbench.models.network.passes import additive
 from specbench.models.network.reduced import known_alone
 from specbench.models.network.sampling import Sampling
-from specbench.training.cache import Example
-from specbench.training.evaluation import Figures, accepted, by_length, in_all_and_by_category
-from specbench.training.learner import Batch, batch_of
+from specbench.training.cache import TokenCache
+from specbench.training.evaluation import Along, Figures, accepted, figures_of, held_out, sampled
+from specbench.training.learner import Batch
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher, headed
 
@@ -151,37 +151,18 @@ class Read:
         return self.places.nonzero()[:, 1]
 
 
-@dataclass(frozen=True)
-class Along:
-    """One sequence of T positions, some of them `learned` [T]: at each the overlap [T] of the first
-    draft, and the probability [K, T] that draft k is accepted there if all before it were."""
-
-    category: str
-    learned: Tensor
-    overlap: Tensor
-    chance: Tensor
-
-
 class HeadLesson:
     """The loss and evaluation of heads that read these taps of a teacher, in `steps` drafts.
     Without taps their input is the tokens themselves.
 
-    sampled: whether the held-out text is the teacher's own at the temperature of the recipe.
     The held-out text is read once and kept.
     """
 
     def __init__(
-        self,
-        teacher: Teacher,
-        taps: Sequence[int | str],
-        held_out: Sequence[Example],
-        recipe: Recipe,
-        steps: int,
-        sampled: bool,
+        self, teacher: Teacher, taps: Sequence[int | str], cache: TokenCache, recipe: Recipe, steps: int
     ) -> None:
-        self.teacher, self.taps, self.recipe, self.steps, self.sampled = teacher, tuple(taps), recipe, steps, sampled
-        parts = by_length(held_out, recipe.rows)
-        self.batches = [batch_of(some, recipe.length, (recipe.seed, 1)).to(teacher.device) for some in parts]
+        self.teacher, self.taps, self.recipe, self.steps = teacher, tuple(taps), recipe, steps
+        self.sampled, self.batches = sampled(cache, recipe), held_out(cache, recipe, teacher.device)
         self.held_out: list[tuple[Read, Tensor | None]] = []  # with a greedy teacher's tokens
 
     # --- learning -----------------------------------------------------------------------------------------------------
@@ -192,7 +173,10 @@ class HeadLesson:
         if not len(read.states):  # a text too short for a draft
             return torch.stack([weight.sum() * 0.0 for weight in student.parameters()]).sum()
         name = self.recipe.loss(done)
-        told = self.rows(read, Sampling(self.recipe.temperature or 1.0)) if name != TEXT else self.text(read)
+        if name == TEXT:
+            told = point_mass(read.tokens, self.teacher.width, torch.float32)
+        else:
+            told = self.rows(read, Sampling(self.recipe.temperature or 1.0))
         with known_alone(student) as known:
             drafts = student(read.features, read.ids, read.places, self.steps)
         rows, mass = renormalised(told if known is None else told.index_select(-1, known))
@@ -202,10 +186,6 @@ class HeadLesson:
     def rows(self, read: Read, law: Sampling) -> Tensor:
         """[n, V] the teacher's distributions at the learned positions."""
         return law(headed(self.teacher.network, read.states), self.teacher.width)
-
-    def text(self, read: Read) -> Tensor:
-        """[n, V] the text's tokens as point masses instead."""
-        return point_mass(read.tokens, self.teacher.width, torch.float32)
 
     @torch.no_grad()
     def read(self, batch: Batch) -> Read:
@@ -222,7 +202,7 @@ class HeadLesson:
 
     def figures(self, student: Any) -> tuple[Figures, dict[str, Figures]]:
         """The figures over all held-out text, and by category: α of the first draft, and tokens per round."""
-        return in_all_and_by_category(self.sequences(student), self.mean)
+        return figures_of(self.sequences(student), self.recipe.k)
 
     @torch.no_grad()
     def sequences(self, student: Any) -> list[Along]:
@@ -231,18 +211,12 @@ class HeadLesson:
         if not self.held_out:
             reads = [self.read(batch) for batch in self.batches]
             self.held_out = [(read, self.rows(read, law).argmax(-1) if law.certain else None) for read in reads]
-        both = zip(self.batches, self.held_out, strict=True)
-        return [
-            one
-            for batch, (read, told) in both
-            if len(read.states)
-            for one in self.along(
-                student,
-                batch,
-                read,
-                (self.rows(read, law) if told is None else point_mass(told, self.teacher.width, torch.float32)),
-            )
-        ]
+        found = list[Along]()
+        for batch, (read, told) in zip(self.batches, self.held_out, strict=True):
+            if len(read.states):
+                p = self.rows(read, law) if told is None else point_mass(told, self.teacher.width, torch.float32)
+                found += self.along(student, batch, read, p)
+        return found
 
     def along(self, student: Any, batch: Batch, read: Read, p: Tensor) -> list[Along]:
         """The sequences of a batch, with the teacher's rows p [n, V] at their positions."""
@@ -263,13 +237,6 @@ class HeadLesson:
                 first.index_put_(place, shared)
         parts = zip(batch.examples, read.places.cpu(), first.cpu(), chance.cpu().unbind(1), strict=True)
         return [Along(example.category, *rest) for example, *rest in parts]
-
-    def mean(self, found: Iterable[Along]) -> Figures:
-        """The figures pooled over positions."""
-        found = list(found)
-        shared = torch.cat([torch.zeros(0, dtype=torch.float64), *(one.overlap[one.learned] for one in found)])
-        alpha = float(shared.mean()) if len(shared) else 0.0
-        return Figures(alpha, tokens_per_round(found, self.recipe.k), len(shared))
 
 
 def renormalised(p: Tensor) -> tuple[Tensor, Tensor]:
@@ -296,24 +263,3 @@ def whole(law: Sampling, logits: Tensor, known: Tensor | None, width: int) -> Te
         return law(logits, width)
     rows = law(logits, len(known))
     return rows.new_zeros(len(rows), width).index_copy(-1, known, rows)
-
-
-def tokens_per_round(found: Sequence[Along], k: int) -> float:
-    """Expected tokens of a round with lookahead K: 1 + Σ_j P(the first j drafts are accepted).
-
-    As in `evaluation.tokens_per_round`, but draft i of a round has its own acceptance
-    probability at every position: a round that began at r has Π_i chance[i, r + i].
-    """
-    expected = 1.0
-    for level in range(1, k + 1):
-        runs = [chain(one, level) for one in found if len(one.learned) >= level]
-        pooled = torch.cat([torch.zeros(0, dtype=torch.float64), *runs])
-        expected += float(pooled.mean()) if len(pooled) else 0.0
-    return expected
-
-
-def chain(one: Along, level: int) -> Tensor:
-    """[m] the probability that `level` drafts are accepted, for every round that begins within the learned text."""
-    starts = len(one.learned) - level + 1
-    parts = [one.chance[step, step : step + starts] for step in range(level)]
-    return torch.stack(parts).prod(0)[one.learned.unfold(0, level, 1).all(1)]

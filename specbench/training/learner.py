@@ -7,7 +7,8 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,13 +18,11 @@ import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from specbench.decoding.types import point_mass
 from specbench.errors import SpecbenchError, UsageError
 from specbench.files import ANY, check_regular, own_folder, read_whole
-from specbench.models.network.reduced import known_alone
 from specbench.training.cache import Example, Examples
 from specbench.training.recipe import Recipe
 from specbench.wording import first_line
@@ -123,34 +122,13 @@ def logits_of(network: Any, batch: Batch) -> Tensor:
     return rows
 
 
-def text_rows(batch: Batch, width: int) -> Tensor:
-    """[n, width] the learned tokens as point masses, for learning without a teacher."""
-    return point_mass(batch.following, width, torch.float32)
-
-
-def on_common_tokens(p: Tensor, student: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-    """p [n, V] and the student's logits, in float32, on the tokens that the student knows."""
-    with known_alone(student) as known:
-        logits = logits_of(student, batch).float()
-    return (p if known is None else p.index_select(-1, known)), logits
-
-
 REST = 0.1  # weight of a token that an earlier draft predicts: a draft must still be able to continue after it
 
 
-@dataclass(frozen=True)
-class Missed:
-    """The weight of every token of a batch: full unless an earlier draft's likeliest token is the target's.
-
-    The paper drops whole prompts that an earlier draft completes as the target does; here this is done token by token.
-    """
-
-    earlier: Sequence[Any]
-    rest: float = REST
-
-    def __call__(self, batch: Batch, p: Tensor) -> Tensor:
-        """[n] the weights, from the target's rows p [n, V]."""
-        return torch.where(hit(self.earlier, batch, p.argmax(-1)), self.rest, 1.0)
+def missed(earlier: Sequence[Any], batch: Batch, p: Tensor, rest: float = REST) -> Tensor:
+    """[n] the weight of every token, from the target's rows p [n, V]: full unless an earlier draft's likeliest
+    token is the target's. The paper drops whole prompts that an earlier draft completes; here, single tokens."""
+    return torch.where(hit(earlier, batch, p.argmax(-1)), rest, 1.0)
 
 
 @torch.no_grad()
@@ -197,13 +175,14 @@ def write_checkpoint(folder: Path, step: int, progress: Mapping[str, Any], save:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def read_checkpoint(path: Path, take: Callable[[dict[str, Any], Path], T]) -> T:
-    """The result of `take` for a checkpoint's progress and its folder. UsageError if it fails."""
+@contextmanager
+def read_checkpoint(path: Path) -> Iterator[dict[str, Any]]:
+    """The progress of a checkpoint. UsageError if it cannot be read, or the enclosed code fails with its files."""
     try:
         for file in path.rglob("*"):
             if not file.is_dir():
                 check_regular(file, ANY)
-        return take(json.loads(read_whole(path / STATE)), path)
+        yield json.loads(read_whole(path / STATE))
     except Exception as error:  # truncated or forged files: json, pickle, safetensors and torch differ
         raise UsageError(
             f"cannot continue from {path}: {first_line(error)}; remove it to begin again, or give another --output"
@@ -267,23 +246,9 @@ class Learner:
         self.optimiser.step()
         self.optimiser.zero_grad()
 
-    @property
-    def processes(self) -> int:
-        return int(self.accelerator.num_processes)
-
-    @property
-    def process(self) -> int:
-        """The rank of this process."""
-        return int(self.accelerator.process_index)
-
-    @property
-    def first(self) -> bool:
-        """Whether this process writes the results."""
-        return bool(self.accelerator.is_main_process)
-
     def total(self, count: int) -> int:
         """A count summed over all processes."""
-        if self.processes == 1:
+        if self.accelerator.num_processes == 1:
             return count
         return int(self.accelerator.reduce(torch.tensor(count, device=self.accelerator.device)))
 
@@ -294,19 +259,9 @@ class Learner:
             self.accelerator.save_state(str(place))
             save_file(dict(best), place / BEST)
 
-        if self.first:
+        if self.accelerator.is_main_process:
             write_checkpoint(folder, step, progress, into)
         self.accelerator.wait_for_everyone()
-
-    def load(self, path: Path, read: Callable[[dict[str, Any], dict[str, Tensor]], T]) -> T:
-        """Continue from the files of `save`: the result of `read` for the progress and the best weights."""
-
-        def take(progress: dict[str, Any], place: Path) -> T:
-            found = read(progress, load_file(place / BEST))
-            self.accelerator.load_state(str(place))
-            return found
-
-        return read_checkpoint(path, take)
 
 
 # --- processes --------------------------------------------------------------------------------------------------------

@@ -58,14 +58,6 @@ class Layout:
     file: str
     stored: Callable[[Any], dict[str, Tensor]]
 
-    def write(self, head: Any, folder: Path, dtype: torch.dtype) -> None:
-        """Write the files of a head, in a dtype. OSError on failure."""
-        tensors = {name: in_dtype(tensor, dtype).contiguous() for name, tensor in self.stored(head).items()}
-        config = {**self.config, "dtype": str(dtype).removeprefix("torch.")}
-        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        save_file(tensors, folder / self.file, metadata={"format": "pt"})
-        (folder / self.file).chmod((folder / CONFIG).stat().st_mode)  # otherwise unreadable for other users
-
 
 def output_of(network: Any) -> Tensor:
     """[V, H] the output of a target, in float32, with the target's scale of logits."""
@@ -342,21 +334,11 @@ def mtp_stored(head: Any) -> dict[str, Tensor]:
 
 HeadKind = Literal["eagle3", "medusa", "mtp"]
 Beginning = Callable[[Any, Asked], tuple[Layout, dict[str, Tensor]]]
-
-
-@dataclass(frozen=True)
-class Trainable:
-    """The training of a kind of head: its initialisation, format and lesson."""
-
-    begun: Beginning
-    format: str
-    student: Callable[[Any], nn.Module]
-
-
-KINDS: Mapping[HeadKind, Trainable] = {
-    "eagle3": Trainable(eagle3_begun, SPECULATORS, Unrolled),
-    "medusa": Trainable(medusa_begun, "", Beside),
-    "mtp": Trainable(mtp_begun, SPECULATORS, Unrolled),
+# how a head is initialised, its format, and its student
+KINDS: Mapping[HeadKind, tuple[Beginning, str, Callable[[Any], nn.Module]]] = {
+    "eagle3": (eagle3_begun, SPECULATORS, Unrolled),
+    "medusa": (medusa_begun, "", Beside),
+    "mtp": (mtp_begun, SPECULATORS, Unrolled),
 }
 
 
@@ -365,21 +347,22 @@ def beginning(kind: HeadKind, network: Any, asked: Asked) -> tuple[Any, Layout]:
 
     UnusableModelError or UsageError for a target that does not support such a head.
     """
-    how = KINDS[kind]
-    layout, tensors = how.begun(network, asked)
-    head = built(Head(kind, how.format, flat(layout.config), tensors, Path(), "the head"), network)
+    begun, form, student = KINDS[kind]
+    layout, tensors = begun(network, asked)
+    head = built(Head(kind, form, flat(layout.config), tensors, Path(), "the head"), network)
     if asked.known is not None:
         setattr(head.config, SIZE, len(asked.known))
-    return how.student(head), layout
+    return student(head), layout
 
 
 def save_head(student: Any, layout: Layout, folder: Path, dtype: torch.dtype) -> None:
-    """Write a head into `folder`, each file completely or not at all; the weights appear last.
-
-    Files of the same names are replaced, all others stay. UsageError if they cannot be written.
-    """
+    """Write a head into `folder`, each file wholly or not at all, the weights last. UsageError on failure."""
+    tensors = {name: in_dtype(tensor, dtype).contiguous() for name, tensor in layout.stored(student.head).items()}
+    config = {**layout.config, "dtype": str(dtype).removeprefix("torch.")}
     try:
         with filling(folder, layout.file) as scratch:
-            layout.write(student.head, scratch, dtype)
+            (scratch / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            save_file(tensors, scratch / layout.file, metadata={"format": "pt"})
+            (scratch / layout.file).chmod((scratch / CONFIG).stat().st_mode)  # else unreadable for others
     except (OSError, SafetensorError) as error:
         raise UsageError(f"cannot write the head to {folder}: {first_line(error)}") from error

@@ -8,7 +8,8 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -62,23 +63,6 @@ class Widths:
         return Widths(hidden, inner, *max(possible), self.head)
 
 
-@dataclass
-class Activity:
-    """Statistics of a network: the covariance [H, H] of its normalised residual stream, and Σ
-    |x| of every input of the matrices that write into it, by their names."""
-
-    gram: Tensor
-    sizes: dict[str, Tensor] = field(default_factory=dict)
-
-    def stream(self, _: str, x: Tensor) -> None:
-        rows = unit(x)
-        self.gram += rows.T @ rows
-
-    def written(self, name: str, x: Tensor) -> None:
-        size = x.flatten(0, -2).double().abs().sum(0)
-        self.sizes[name] = self.sizes[name] + size if name in self.sizes else size
-
-
 def unit(x: Tensor) -> Tensor:
     """x [..., H] as rows [n, H] of length √H: the output of a norm without weights."""
     return nn.functional.normalize(x.flatten(0, -2).double(), dim=-1) * math.sqrt(x.shape[-1])
@@ -88,14 +72,14 @@ def narrowed(network: Any, hidden: int, texts: Sequence[Sequence[int]]) -> tuple
     """Configuration and weights of the network at another width. UsageError for an unsupported one."""
     config = copy.deepcopy(network.config)
     refuse_unable(config, hidden)
-    old, activity = Widths.of(config), observed(network, texts)
+    old, (gram, sizes) = Widths.of(config), observed(network, texts)
     new = old.cut(hidden)
-    components: Tensor = torch.linalg.eigh(activity.gram).eigenvectors.flip(1)[:, :hidden]  # in descending order
+    components: Tensor = torch.linalg.eigh(gram).eigenvectors.flip(1)[:, :hidden]  # in descending order
     shares = lengths(network, texts, components)
     gains = {name: share * math.sqrt(old.hidden / hidden) for name, share in shares.items()}
     precise = torch.promote_types(network.dtype, torch.float32)
     weights = without_norms({name: weight.to(precise) for name, weight in network.state_dict().items()})
-    cuts = [Cut.of(layer, weights, activity, old, new) for layer in range(config.num_hidden_layers)]
+    cuts = [Cut.of(layer, weights, sizes, old, new) for layer in range(config.num_hidden_layers)]
     made = {name: cut(name, weight, cuts, components.to(precise), gains) for name, weight in weights.items()}
     config.hidden_size, config.intermediate_size = new.hidden, new.intermediate
     config.num_attention_heads, config.num_key_value_heads, config.head_dim = new.heads, new.kv_heads, new.head
@@ -119,13 +103,23 @@ def norms(network: Any) -> dict[str, nn.Module]:
     return {name: module for name, module in network.named_modules() if name.rpartition(".")[2] in NORMS}
 
 
-def observed(network: Any, texts: Sequence[Sequence[int]]) -> Activity:
-    size = network.config.hidden_size
-    activity = Activity(torch.zeros(size, size, dtype=torch.float64, device=network.device))
+def observed(network: Any, texts: Sequence[Sequence[int]]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The covariance [H, H] of a network's normalised residual stream, and Σ |x| of every input of the
+    matrices that write into it, by their names."""
+    width, sizes = network.config.hidden_size, dict[str, Tensor]()
+    gram = torch.zeros(width, width, dtype=torch.float64, device=network.device)
+
+    def stream(_: str, x: Tensor) -> None:
+        rows = unit(x)
+        gram.add_(rows.T @ rows)
+
+    def written(name: str, x: Tensor) -> None:
+        sizes[name] = sizes.get(name, 0) + x.flatten(0, -2).double().abs().sum(0)
+
     writers = {name: module for name, module in network.named_modules() if name.rpartition(".")[2] in WRITERS}
-    with inputs(norms(network), activity.stream), inputs(writers, activity.written):
+    with inputs(norms(network), stream), inputs(writers, written):
         read(network, texts)
-    return activity
+    return gram, sizes
 
 
 def lengths(network: Any, texts: Sequence[Sequence[int]], components: Tensor) -> dict[str, float]:
@@ -155,10 +149,10 @@ def read(network: Any, texts: Sequence[Sequence[int]]) -> int:
 def inputs(modules: dict[str, nn.Module], told: Callable[[str, Tensor], None]) -> AbstractContextManager[None]:
     """Call told(name, input) whenever one of these modules runs."""
 
-    def hook(name: str) -> Any:
-        return lambda module, args: told(name, args[0])
+    def hook(name: str, _: nn.Module, args: tuple[Any, ...]) -> None:
+        told(name, args[0])
 
-    return hooked(module.register_forward_pre_hook(hook(name)) for name, module in modules.items())
+    return hooked(module.register_forward_pre_hook(partial(hook, name)) for name, module in modules.items())
 
 
 def without_norms(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -181,9 +175,9 @@ class Cut:
     channels: Tensor
 
     @staticmethod
-    def of(layer: int, weights: dict[str, Tensor], activity: Activity, old: Widths, new: Widths) -> "Cut":
+    def of(layer: int, weights: dict[str, Tensor], sizes: dict[str, Tensor], old: Widths, new: Widths) -> "Cut":
         """The most important channels and heads; heads are cut by whole groups, and then equally in each group."""
-        matter = {part: importance(layer, part, weights, activity) for part in WRITERS}
+        matter = {part: importance(layer, part, weights, sizes) for part in WRITERS}
         heads = matter["o_proj"].view(old.kv_heads, -1, old.head).sum(-1)
         groups = greatest(heads.sum(-1), new.kv_heads)
         members = torch.stack([greatest(heads[group], new.heads // new.kv_heads) for group in groups.tolist()])
@@ -193,11 +187,11 @@ class Cut:
         return Cut(rows, keys, greatest(matter["down_proj"], new.intermediate))
 
 
-def importance(layer: int, part: str, weights: dict[str, Tensor], activity: Activity) -> Tensor:
+def importance(layer: int, part: str, weights: dict[str, Tensor], sizes: dict[str, Tensor]) -> Tensor:
     """Mean |activation| × the norm of its output weights, for every input of a matrix that writes into the stream."""
-    (name,) = (name for name in activity.sizes if f".{layer}." in name and name.endswith(part))
+    (name,) = (name for name in sizes if f".{layer}." in name and name.endswith(part))
     lengths: Tensor = weights[f"{name}.weight"].double().norm(dim=0)
-    return activity.sizes[name] * lengths
+    return sizes[name] * lengths
 
 
 def greatest(values: Tensor, number: int) -> Tensor:
@@ -265,24 +259,14 @@ def block_influence(network: Any, texts: Sequence[Sequence[int]]) -> list[float]
     _, _, layers = layers_of(network, network.config.get_text_config(decoder=True).num_hidden_layers)
     found = [0.0] * len(layers)
 
-    def add(index: int, before: Tensor, after: Tensor) -> None:
+    def add(index: int, _: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any], out: Any) -> None:
+        before, after = args[0] if args else named["hidden_states"], out if isinstance(out, Tensor) else out[0]
         found[index] += float((1 - torch.cosine_similarity(before.double(), after.double(), dim=-1)).sum())
 
-    with watching(layers, add):
+    hooks = [partial(add, index) for index in range(len(layers))]
+    with hooked(layer.register_forward_hook(hook, with_kwargs=True) for layer, hook in zip(layers, hooks, strict=True)):
         tokens = read(network, texts)
     return [total / tokens for total in found]
-
-
-def watching(layers: nn.ModuleList, told: Any) -> AbstractContextManager[None]:
-    """Call told(index, hidden states before, hidden states after) for every layer that runs."""
-
-    def hook(index: int) -> Any:
-        def run(_: nn.Module, args: tuple[Any, ...], named: Mapping[str, Any], out: Any) -> None:
-            told(index, args[0] if args else named["hidden_states"], out if isinstance(out, Tensor) else out[0])
-
-        return run
-
-    return hooked(layer.register_forward_hook(hook(index), with_kwargs=True) for index, layer in enumerate(layers))
 
 
 def with_own_layers(target: Any, kept: Sequence[int]) -> Any:

@@ -1,7 +1,5 @@
 """The settings that determine a trained draft's weights, besides its start, its teacher and its data. Pure."""
 
-import hashlib
-import json
 import math
 from typing import Annotated, Literal
 
@@ -64,11 +62,6 @@ class Recipe(BaseModel):
     "judged.")] = 4
     seed: Annotated[int, Field(ge=0, lt=2**63), Setting("Measuring", "draws", "Seed of every random choice.")] = 0
     # fmt: on
-
-    @property
-    def key(self) -> str:
-        """Twelve hex digits that are equal exactly for equal recipes."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:12]
 
     def loss(self, done: float) -> Loss:
         """The name of the loss at a share of the run, from 0 to 1."""

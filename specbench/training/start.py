@@ -24,10 +24,7 @@ WHOLE = "1TB"  # a single file of weights
 
 
 def save_draft(model: Any, folder: Path, dtype: torch.dtype | None = None) -> None:
-    """Write a draft into `folder`, by default in its own dtype; its head may have a reduced vocabulary.
-
-    Files of the same names are replaced one by one, all others stay. UsageError if they cannot be written.
-    """
+    """Write a draft, by default in its own dtype, each file wholly or not at all. UsageError on failure."""
     try:
         with filling(folder, LAST) as scratch:
             kind = dtype or model.dtype
@@ -69,7 +66,7 @@ ROWS = 1 << 14  # rows of an embedding multiplied in float64 at once
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a draft: `heads` query heads on `kv_heads` heads of keys and values, each of `head_dim` dimensions.
+    """The sizes of a draft: `heads` query heads on `kv_heads` heads of keys and values, of 64 dimensions each.
 
     heads must divide `hidden`, as transformers requires of a Llama, but need not fill it.
     """
@@ -79,7 +76,18 @@ class Shape:
     intermediate: int
     heads: int
     kv_heads: int
-    head_dim: int = HEAD
+
+    def __post_init__(self) -> None:
+        reason = ""
+        if min(self.layers, self.hidden, self.intermediate, self.heads, self.kv_heads) < 1:
+            reason = "every size must be at least 1"
+        elif self.hidden % self.heads or self.heads % self.kv_heads:
+            reason = (
+                f"the number of heads, {self.heads}, must divide the width, {self.hidden}, and be a multiple of that "
+                f"of key/value heads, {self.kv_heads}; a head has an even number of dimensions, not {HEAD}"
+            )
+        if reason:
+            raise UsageError(f"a draft of {self.layers} layers of width {self.hidden}: {reason}")
 
     @staticmethod
     def of(
@@ -88,45 +96,22 @@ class Shape:
         intermediate: int | None = None,
         heads: int | None = None,
         kv_heads: int | None = None,
-        head_dim: int = HEAD,
     ) -> "Shape":
         """The shape of this depth and width; missing sizes are derived. UsageError for an impossible one."""
-        heads = heads or nearest_divisor(hidden, hidden / head_dim)
+        divisors = (number for number in range(1, hidden + 1) if hidden % number == 0)
+        heads = heads or min(divisors, key=lambda number: abs(number - hidden / HEAD))
         kv_heads = kv_heads or (heads // 2 if heads % 2 == 0 else heads)
-        shape = Shape(layers, hidden, intermediate or rounded_up(hidden * MLP), heads, kv_heads, head_dim)
-        if reason := shape.obstacle():
-            raise UsageError(f"a draft of {layers} layers of width {hidden}: {reason}")
-        return shape
-
-    def obstacle(self) -> str | None:
-        """Why a Llama cannot have this shape; None if it can."""
-        if min(self.layers, self.hidden, self.intermediate, self.heads, self.kv_heads) < 1:
-            return "every size must be at least 1"
-        if self.hidden % self.heads or self.heads % self.kv_heads or self.head_dim % 2:
-            return (
-                f"the number of heads, {self.heads}, must divide the width, {self.hidden}, and be a multiple of that "
-                f"of key/value heads, {self.kv_heads}; a head has an even number of dimensions, not {self.head_dim}"
-            )
-        return None
+        return Shape(layers, hidden, intermediate or rounded_up(hidden * MLP), heads, kv_heads)
 
     def parameters(self, vocabulary: int, reduced: int | None = None) -> int:
-        """The number of weights of a draft of this shape, whose head is tied.
-
-        reduced: the number of tokens that its head knows, which then has its own weights.
-        """
-        attention = 2 * self.head_dim * (self.heads + self.kv_heads) * self.hidden
+        """The number of weights of a draft with a tied head, or with one of its own for `reduced` tokens."""
+        attention = 2 * HEAD * (self.heads + self.kv_heads) * self.hidden
         layer = attention + (3 * self.intermediate + 2) * self.hidden
         return self.layers * layer + (vocabulary + (reduced or 0) + 1) * self.hidden
 
 
 def rounded_up(width: float) -> int:
     return math.ceil(width / STEP) * STEP
-
-
-def nearest_divisor(number: int, wanted: float) -> int:
-    """The divisor of a number nearest to `wanted`; ties go to the smaller one."""
-    divisors = (divisor for divisor in range(1, number + 1) if number % divisor == 0)
-    return min(divisors, key=lambda divisor: abs(divisor - wanted))
 
 
 def sized(parameters: int, layers: int, target: Any, reduced: int | None = None, in_layers: bool = False) -> Shape:
@@ -188,7 +173,7 @@ def config_of(shape: Shape, target: Any) -> LlamaConfig:
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
+        head_dim=HEAD,
         max_position_embeddings=min(context_length(text), LONGEST),
         rope_parameters={"rope_type": "default", "rope_theta": rope_base(text)},
         rms_norm_eps=1e-5,

@@ -6,8 +6,8 @@ or shapes of drafts, the target's layers run over it once.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -80,11 +80,9 @@ class States:
             return states
         return torch.frombuffer(bytearray(held[DIGEST:]), dtype=self.dtype).view(-1, self.width)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> AbstractContextManager[None]:
         advice = "free some space; what is there stays, and the same command continues"
-        with writing(f"the target's states to {self.place}", advice):
-            yield
+        return writing(f"the target's states to {self.place}", advice)
 
 
 def digest(states: bytes) -> bytes:
@@ -173,10 +171,7 @@ WARMEST = 1.0  # temperature of learning for greedy decoding: drafts of the most
 
 
 def continued(batch: Batch, student: Any, recipe: Recipe, width: int, number: int) -> Batch:
-    """The prompts of a batch continued by the student, instead of by the data.
-
-    Text without a prompt is continued after its first quarter.
-    """
+    """The prompts of a batch, or first quarters of texts without one, continued by the student."""
     examples = [shortened(example, recipe.length) for example in batch.examples]
     longest = max(len(one.ids) - one.start for one in examples)
     seeds = np.random.default_rng((recipe.seed, number)).integers(2**62, size=len(examples)).tolist()

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -69,22 +70,19 @@ def documents(sources: Sources, encode: Encode) -> Iterator[Document]:
     for source in sources.each:
         if source.prompts:
             for prompt in source.prompts.prompts:
-                yield row_document(source, source.prompts, prompt, encode)
+                tokens = partial(row_tokens, source.prompts, prompt, encode)
+                yield Document(source.known_as(prompt), source.category(prompt), tokens)
         if source.files:
             for name, text in source.files.parts():
-                yield Document(f"{source.label}/{name}", source.title, lambda text=text: encode(text))  # type: ignore[misc]
+                yield Document(f"{source.label}/{name}", source.title, partial(encode, text))
 
 
-def row_document(source: Source, prompts: PromptSet, prompt: Prompt, encode: Encode) -> Document:
+def row_tokens(prompts: PromptSet, prompt: Prompt, encode: Encode) -> Sequence[int]:
     """A row of a data set: its prompt, and its answer if it has one."""
-
-    def tokens() -> Sequence[int]:
-        if prompts.applied is None:
-            return encode(joined(prompt.text, prompt.reference))
-        ids, opening = (encode(prompt.reference) if prompt.reference else []), encode("")
-        return [*prompt.ids, *(ids[len(opening) :] if ids[: len(opening)] == opening else ids)]
-
-    return Document(source.known_as(prompt), source.category(prompt), tokens)
+    if prompts.applied is None:
+        return encode(joined(prompt.text, prompt.reference))
+    ids, opening = (encode(prompt.reference) if prompt.reference else []), encode("")
+    return [*prompt.ids, *(ids[len(opening) :] if ids[: len(opening)] == opening else ids)]
 
 
 def joined(prompt: str, answer: str) -> str:
@@ -94,10 +92,7 @@ def joined(prompt: str, answer: str) -> str:
 
 
 def windows(document: Document, length: int) -> list[Example]:
-    """The tokens of a document in windows of `length`, the rest included; all but a window's first token are learned.
-
-    Empty if there is too little text.
-    """
+    """The tokens of a document in windows of `length` and a rest; all but a window's first are learned."""
     ids = document.tokens()
     parts = [ids[start : start + length] for start in range(0, len(ids), length)]
     return [Example(part, 1, document.category, document.name) for part in parts if len(part) >= SHORTEST]
@@ -124,7 +119,7 @@ def text_parts(sources: Sources, encode: Encode, watch: Watch, manifest: Manifes
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt to be answered: its source, and the number of its sample."""
+    """A prompt to be answered, with its source, and the number of its sample."""
 
     source: Source
     prompts: PromptSet
@@ -148,12 +143,7 @@ class Asked:
 
 def calls(sources: Sources, samples: int, together: int) -> list[list[Asked]]:
     """The prompts of each call: of similar length, the longest first, so that memory runs out at once if at all."""
-    asked = [
-        Asked(source, source.prompts, prompt, sample)
-        for source, prompt in sources.asked
-        if source.prompts
-        for sample in range(samples)
-    ]
+    asked = [Asked(*one, sample) for one in sources.asked for sample in range(samples)]
     asked.sort(key=lambda one: -len(one.prompt.ids))  # stable: ties keep the order of the data
     return [asked[start : start + together] for start in range(0, len(asked), together)]
 
@@ -161,10 +151,7 @@ def calls(sources: Sources, samples: int, together: int) -> list[list[Asked]]:
 def answer_parts(
     decode: Decode, sources: Sources, chat: Chat | None, watch: Watch, manifest: Manifest
 ) -> Iterator[list[Example]]:
-    """The answers of every call missing in a cache.
-
-    decode: the target's own decoding, for any number of prompts, with a seed for each.
-    """
+    """The answers of every call missing in a cache, by the target's own decoding."""
     origin, began, tokens = manifest.origin, time.perf_counter(), 0
     every = calls(sources, origin.samples, origin.together)
     done, total = sum(map(len, every[: manifest.parts])), sum(map(len, every))
@@ -190,13 +177,8 @@ def answered(decode: Decode, asked: Sequence[Asked], seed: int, chat: Chat | Non
 # --- origins ----------------------------------------------------------------------------------------------------------
 
 
-def answers_origin(
-    sources: Sources, spec: RunSpec, described: Mapping[str, Any], tokenizer: Any, vocabulary: int, samples: int = 1
-) -> Origin:
-    """The origin of answers decoded by a spec. described: `Backend.describe`; vocabulary: width of the target's head.
-
-    UsageError for several samples of greedy answers. Greedy answers have no seed.
-    """
+def answers_origin(about: Mapping[str, Any], spec: RunSpec, samples: int) -> Origin:
+    """The origin of answers of a spec; greedy ones have no seed, and UsageError for several samples."""
     if samples > 1 and not spec.temperature:
         raise UsageError(
             f"{samples} samples per prompt are all the same at temperature 0: give a --temperature, or use one"
@@ -205,31 +187,23 @@ def answers_origin(
     decoded: dict[str, Any] = {name: getattr(spec, name) for name in names}
     decoded |= {"samples": samples, "together": max(128, ROWS * spec.batch)}
     decoded["seed"] = spec.seed if spec.temperature else 0
-    return Origin(kind="answers", **decoded, **common(sources, described, tokenizer, vocabulary))
+    return Origin(kind="answers", **decoded, **about)
 
 
-def text_origin(sources: Sources, described: Mapping[str, Any], tokenizer: Any, vocabulary: int, length: int) -> Origin:
-    """The origin of plain texts, in windows of `length` tokens."""
-    return Origin(kind="text", length=length, **common(sources, described, tokenizer, vocabulary))
-
-
-def common(sources: Sources, described: Mapping[str, Any], tokenizer: Any, vocabulary: int) -> dict[str, Any]:
+def described(sources: Sources, target: Mapping[str, Any], network: Any, tokenizer: Any, width: int) -> dict[str, Any]:
+    """The values of every origin. target: from `Backend.describe`; network: the target; width: of its head."""
     return {
-        "target": described["target_source"],
-        "revision": described["target_commit"],
-        "weights": described["target_weights"],
-        "dtype": described["dtype_resolved"],
+        "target": target["target_source"],
+        "revision": target["target_commit"],
+        # weights in a folder may change
+        "weights": f"{target['target_weights']}, {weights_digest(network)[:12]}",
+        "dtype": target["dtype_resolved"],
         "tokenizer_sha256": tokenizer_sha256(tokenizer),
         "chat_template_sha256": sources.template_sha256,
         "prompts_sha256": sources.sha256,
         "data": sources.names,
-        "vocabulary": vocabulary,
+        "vocabulary": width,
     }
-
-
-def with_weights(described: Mapping[str, Any], network: Any) -> dict[str, Any]:
-    """A backend's description, with a digest of the target's weights: those in a folder may change."""
-    return {**described, "target_weights": f"{described['target_weights']}, {weights_digest(network)[:12]}"}
 
 
 def weights_digest(network: Any) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specbench.backends.engines.external import FIRST, STEP, Finished, rounds_of, trace_of, traces_of
+from specbench.backends.engines.external import FIRST_PIECE, STEP, Finished, rounds_of, trace_of, traces_of
 
 NEW = 8
 
@@ -38,7 +38,7 @@ def test_rounds_are_those_of_the_counts(found: Finished, rounds: list[tuple[int,
 def test_of_the_first_token_a_round_is_decoding_and_the_rest_prefill() -> None:
     trace = trace_of(Finished((5, 6, 7), 2.0, 3.0), NEW, None)
     assert (trace.rounds, trace.prefill_seconds, trace.seconds) == ((STEP,) * 3, 1.5, 1.5)
-    assert trace.spans == {FIRST: 2.0}
+    assert trace.spans == {FIRST_PIECE: 2.0}
 
 
 def test_prompts_in_flight_together_share_their_seconds() -> None:

@@ -15,7 +15,7 @@ def test_a_first_pass_is_prefill_but_for_what_a_later_one_takes() -> None:
     for _ in range(3):
         watch.before()  # at 1, after the beginning; at 12 and 15, after judging
         watch.after(False)  # the prompt in 10 seconds, every other token in 2
-    trace = watch.trace(5, [7, 8, 9], 3, *watch.end())
+    trace = watch.trace(5, [7, 8, 9], 3, *watch.clock.stop())
     assert (trace.prefill_seconds, trace.seconds) == (1 + 8, 9)
     assert trace.spans == {"draft": 0.0, "verify": 6.0, "accept": 2.0}
     assert trace.rounds == (RoundCounts(0, 0, 0, 1, ()),) * 3
@@ -37,7 +37,7 @@ def test_a_draft_reads_the_prompt_as_well() -> None:
         made.get_candidates(torch.zeros((1, length), dtype=torch.long))
         watch.before()
         watch.after(False)
-    trace = watch.trace(3, [9, 1, 2, 9], 4, *watch.end())
+    trace = watch.trace(3, [9, 1, 2, 9], 4, *watch.clock.stop())
     later = (1 + 1 + 1) / 3  # seconds of the passes of the draft after the first one, in which it read the prompt
     assert trace.prefill_seconds == pytest.approx((5 - later) + (10 - 2))
     assert trace.seconds + trace.prefill_seconds == pytest.approx(21.0)
@@ -51,7 +51,7 @@ def test_the_only_pass_of_a_call_is_decoding() -> None:
     watch.begin()
     watch.before()
     watch.after(False)
-    trace = watch.trace(5, [7], 1, *watch.end())
+    trace = watch.trace(5, [7], 1, *watch.clock.stop())
     assert (trace.prefill_seconds, trace.seconds) == (1.0, 11.0)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from specbench.backends import choose
 from specbench.backends.engines import install, llamacpp
-from specbench.backends.engines.external import Apart, Request, opened
+from specbench.backends.engines.external import Apart, opened
 from specbench.backends.engines.llamacpp import LlamaCpp, Server, body_of
 from specbench.errors import UnusableModelError, UsageError
 from specbench.spec import BASELINE, RunSpec
@@ -92,8 +92,8 @@ def test_what_goes_wrong_is_one_line(
 def answered(engine: LlamaCpp, spec: RunSpec, model: str) -> None:
     server = Server(engine.program, ["-m", f"/models/{model}"], 0.1)
     try:
-        server.wait(60.0)
-        server.decode(Request(spec, [[1]], [0], []))
+        server.wait_until(lambda: server.healthy(60.0), 60.0)
+        server.decode(spec, [[1]], [0], [])
     finally:
         server.close()
 
@@ -101,12 +101,12 @@ def answered(engine: LlamaCpp, spec: RunSpec, model: str) -> None:
 def test_an_interrupt_ends_requests_that_hang(engine: LlamaCpp, pair: Pair) -> None:
     server = Server(engine.program, ["-m", "/models/hangs"], 60.0)
     try:
-        server.wait(60.0)
+        server.wait_until(lambda: server.healthy(60.0), 60.0)
         with as_a_shell_leaves_them():
             Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
             began = time.monotonic()
             with pytest.raises(KeyboardInterrupt):
-                server.decode(Request(spec_of(pair, batch=2), [[1], [2], [3]], [0, 1, 2], []))
+                server.decode(spec_of(pair, batch=2), [[1], [2], [3]], [0, 1, 2], [])
         assert time.monotonic() - began < 30
     finally:
         server.close()
@@ -129,7 +129,7 @@ def test_it_is_started_with_the_pair_as_gguf_files(engine: LlamaCpp, pair: Pair)
 
 
 def test_a_request_says_what_the_spec_says(pair: Pair) -> None:
-    found: dict[str, Any] = body_of(Request(spec_of(pair, temperature=0.5, top_k=7), [], [], []), [1, 2], 5)
+    found: dict[str, Any] = body_of(spec_of(pair, temperature=0.5, top_k=7), [1, 2], 5)
     wanted = {"prompt": [1, 2], "n_predict": NEW, "temperature": 0.5, "top_k": 7, "top_p": 1.0, "seed": 5}
     assert {**found, **wanted, "cache_prompt": False, "ignore_eos": False} == found
 

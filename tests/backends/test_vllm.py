@@ -80,7 +80,7 @@ def test_what_was_prepared_for_others_is_ended(pair: Pair) -> None:
     try:
         backend.prepare(spec.baseline, 4)
         backend.prepare(spec, 4)
-        (process,) = [one.child.process for key, one in backend._served.items() if "speculative" in key]
+        (process,) = [one.process for key, one in backend._served.items() if "speculative" in key]
         backend.keep([spec.baseline])
         assert (len(backend._served), process.returncode) == (1, 0)
     finally:

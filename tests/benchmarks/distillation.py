@@ -25,8 +25,8 @@ from scipy.stats import t as student_t
 
 from specbench.jobs.training.data import Source, Teaching, teaching
 from specbench.jobs.training.start import Start, first, said_of
-from specbench.training.distil import train
-from specbench.training.evaluation import Along, Judge, chosen, sampled
+from specbench.training.distil import Run
+from specbench.training.evaluation import Along, Judge, chosen, tokens_per_round
 from specbench.training.recipe import Recipe
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Sheet, say
@@ -59,10 +59,8 @@ def recipe_of(args: argparse.Namespace, *losses: Any) -> Recipe:
 def sequences(given: Teaching, student: Any, recipe: Recipe, temperature: float) -> tuple[list[Along], float]:
     """Every held-out sequence, and tokens per round over all of them."""
     how = recipe.model_copy(update={"temperature": temperature})
-    held_out = chosen(given.cache.held_out, how.held_out)
-    judge = Judge(given.teacher, held_out, how, sampled(given.cache, how))
-    found = judge.sequences(student)
-    return found, judge.mean(found).accepted
+    found = Judge(given.teacher, given.cache, how).sequences(student)
+    return found, tokens_per_round(found, how.k)
 
 
 def difference(ours: Sequence[Along], theirs: Sequence[Along]) -> str:
@@ -97,7 +95,7 @@ def trained(given: Teaching, start: Any, recipe: Recipe, place: Path) -> tuple[A
     if file.exists():
         load_model(student, file)
         return student.eval().requires_grad_(False), None
-    train(student, given.teacher, given.cache, recipe)
+    Run(student, given.teacher, given.cache, recipe).trained()
     save_model(student, str(file))
     return student, round(time.monotonic() - began)
 

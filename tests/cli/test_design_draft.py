@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from specbench.jobs.training import design, train
+from specbench.jobs.training import design
 from specbench.show.report import page as report_page
 from specbench.theory.design import DraftTimes, Speed, Spread
+from specbench.training.distil import Run
 from specbench.training.learner import DivergedError, Learner
 from tests.support.frontdoor import Command, Outcome
 from tests.support.tinypair import Pair, prompts
@@ -135,7 +136,7 @@ def test_an_interrupt_says_how_to_go_on(designed: Command, monkeypatch: pytest.M
     def interrupted(*given: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "train", interrupted)
+    monkeypatch.setattr(Run, "trained", interrupted)
     found = designed("--budget", "40k", "--depths", "1")
     assert (found.code, found.err.endswith("the same command continues it\n")) == (130, True)
     assert list((tmp_path / "mine" / "timed").glob("*/journal.jsonl"))

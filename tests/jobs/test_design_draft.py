@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from specbench.jobs.training.design import speed_of, to_be_trained
 from specbench.jobs.training.design_results import findings, promising, short
 from specbench.metrics import RoundCounts, Trace
 from specbench.results.samples import Sample
-from specbench.theory.design import amounts, rising
+from specbench.theory.design import rising
+from specbench.training.recipe import Recipe
 from tests.support.designs import (  # fmt: skip
     BUDGETS,
     CONFIG,
@@ -116,7 +118,8 @@ def test_numbers_of_parameters_are_short() -> None:
 
 
 def test_amounts_double_and_end_at_the_whole() -> None:
-    assert [amounts(400, 3), amounts(400, 1), amounts(1, 3)] == [[100, 200, 400], [400], [1, 1, 1]]
+    for tokens, rungs, expected in ((400, 3, [100, 200, 400]), (400, 1, [400]), (1, 3, [1, 1, 1])):
+        assert replace(asked(), recipe=Recipe(tokens=tokens), rungs=rungs).steps == expected
 
 
 def test_who_cannot_pay_is_not_trained_but_for_the_deepest_of_a_budget() -> None:
@@ -136,7 +139,7 @@ def test_who_cannot_pay_is_not_trained_but_for_the_deepest_of_a_budget() -> None
 def test_the_better_half_goes_on_with_the_deepest_of_its_budgets() -> None:
     some = shapes()
     times = speed(some)
-    rungs, learned = trained(some, amounts(80_000, 3), times)
+    rungs, learned = trained(some, replace(asked(), rungs=3).steps, times)
     assert rungs[-1][0] == max(some, key=lambda one: times.best(one.name, alpha(one, 80_000)).speedup)
     for (before, rung), half in zip(itertools.pairwise(rungs), (3, 2), strict=True):
         better = before[:half]
@@ -167,7 +170,7 @@ def test_rows_have_every_number_and_the_formulas_that_they_were_made_with() -> N
     assert gain is not None
     assert (fit.fixed, fit.per_layer, fit.per_parameter) == pytest.approx((0.0005, 0.001, 5e-10))
     assert (gain.by_parameters, gain.by_layers, gain.by_tokens) == pytest.approx((0.5, 0.1, 0.2))
-    json.dumps(design.document)
+    json.dumps(design.document, default=asdict)
 
 
 def test_fits_that_are_exact_agree_with_the_best_shape() -> None:
@@ -217,5 +220,5 @@ def test_latencies_that_fall_with_depth_are_said_to_do_so() -> None:
     drafts: Any = design.speed.drafts
     shallow, _, deep = (one.name for one in design.candidates[:3])
     drafts[shallow], drafts[deep] = drafts[deep], drafts[shallow]
-    assert rising([drafts[one.name].token for one in design.candidates[:3]]) == "does not rise"
+    assert rising([drafts[one.name].token for one in design.candidates[:3]]) == "does NOT rise with depth"
     assert "400k parameters: the latency does NOT rise with depth" in findings(design)[1]

@@ -102,8 +102,8 @@ def test_drafting_by_hand() -> None:
         RoundCounts(1, 1, 1, 2, (0.9,)),
     ]
     found = drafting(rounds)
-    assert (found.hit_rate, found.levels, found.nodes) == (2 / 3, 1.0, 13 / 3)
-    assert found.distance == pytest.approx(0.4 / 5)
+    assert (found["draft_hit_rate"], found["drafted_per_round"], found["nodes_per_round"]) == (2 / 3, 1.0, 13 / 3)
+    assert found["law_distance"] == pytest.approx(0.4 / 5)
     assert overlap_by_level(rounds) == (pytest.approx(0.7), pytest.approx(0.3))
     assert branched(rounds)
     assert not branched([one_round(1), replace(one_round(1), drafted=0, tested=0, accepted=0, overlap=(), nodes=K)])

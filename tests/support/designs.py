@@ -11,7 +11,7 @@ from specbench.jobs.training.data import Source
 from specbench.jobs.training.design import Design, halved, to_be_trained
 from specbench.jobs.training.design_results import Candidate, Found
 from specbench.results.cells import Cell
-from specbench.theory.design import DraftTimes, Speed, Spread, amounts
+from specbench.theory.design import DraftTimes, Speed, Spread
 from specbench.training.recipe import Recipe
 from tests.support.measured import cell, sample
 
@@ -74,6 +74,6 @@ def decoded(name: str, accepted: Sequence[int], prompts: int = 3) -> Cell:
 
 def found(cells: Mapping[str, Cell] | None = None) -> Found:
     """A design of six shapes on two rungs."""
-    some, steps = shapes(), amounts(80_000, 2)
+    some, steps = shapes(), asked().steps
     times = speed(some)
     return Found("all", some, times, steps, *trained(to_be_trained(some, times), steps, times), cells or {})

@@ -9,8 +9,15 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specbench.training.cache import Example
+from specbench.training.distil import Run
+from specbench.training.evaluation import Trained
 
 VOCABULARY = 31
+
+
+def train(*given: Any, **more: Any) -> Trained:
+    """A training from its beginning, or its newest checkpoint, to its end."""
+    return Run(*given, **more).trained()
 
 
 class InMemory(list[Example]):

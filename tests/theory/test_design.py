@@ -57,11 +57,11 @@ def test_the_front_is_what_nothing_beats_and_along_it_more_gain_costs_more(some:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([(1, 0.9, 1.1), (2, 1.9, 2.1), (3, 2.9, 3.1)], "rises"),
-        ([(1, 0.9, 1.1)], "rises"),
-        ([(1.05, 0.9, 1.1), (1, 0.9, 1.2), (3, 2.9, 3.1)], "level within the spread"),
-        ([(1, 0.9, 1.1), (1, 0.9, 1.1)], "level within the spread"),
-        ([(2, 1.9, 2.1), (1, 0.9, 1.1), (3, 2.9, 3.1)], "does not rise"),
+        ([(1, 0.9, 1.1), (2, 1.9, 2.1), (3, 2.9, 3.1)], "rises with depth"),
+        ([(1, 0.9, 1.1)], "rises with depth"),
+        ([(1.05, 0.9, 1.1), (1, 0.9, 1.2), (3, 2.9, 3.1)], "does not fall with depth beyond its spread"),
+        ([(1, 0.9, 1.1), (1, 0.9, 1.1)], "does not fall with depth beyond its spread"),
+        ([(2, 1.9, 2.1), (1, 0.9, 1.1), (3, 2.9, 3.1)], "does NOT rise with depth"),
     ],
 )
 def test_whether_latency_rises_is_judged_with_its_spread(values: list[tuple[float, ...]], expected: str) -> None:
@@ -104,13 +104,11 @@ def test_an_acceptance_that_follows_the_model_is_found_again() -> None:
     assert found.at(3, 3e6, 2e5) == exactly(true.at(3, 3e6, 2e5))
 
 
-def test_acceptances_at_the_ends_of_their_range_can_be_fitted_and_others_are_refused() -> None:
+def test_acceptances_at_the_ends_of_their_range_can_be_fitted() -> None:
     depths, same = [1, 2, 4, 8, 16], [1e6] * 5
     found = fit_acceptance(depths, same, same, [0.0, 0.2, 0.5, 0.9, 1.0])
     assert found is not None
     assert 0 <= found.at(1, 1e6, 1e6) < found.at(16, 1e6, 1e6) <= 1
-    with pytest.raises(ValueError, match="alpha must be in"):
-        fit_acceptance(depths, same, same, [0.0, 0.2, 0.5, 0.9, 1.1])
 
 
 # --- the best lookahead and the best shape ----------------------------------------------------------------------------
@@ -136,7 +134,7 @@ def test_where_layers_cost_and_buy_nothing_one_layer_is_the_best_and_the_reverse
     flat, deep = AcceptanceFit(0.5, 0, 0.0, 0, 0, 9), AcceptanceFit(0.0, 0, 0.6, 0, 0, 9)
 
     def optimum(*fits: Any) -> Any:
-        return max((fitted(fits, speed, shape, 1e6) for shape in SHAPES), key=lambda one: one.choice.speedup)
+        return max((fitted(*fits, speed, shape, 1e6) for shape in SHAPES), key=lambda one: one.choice.speedup)
 
     assert optimum(dear, flat).layers == 1
     found = optimum(cheap, deep)

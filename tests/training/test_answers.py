@@ -10,27 +10,28 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from specbench.backends.choose import backend_for
 from specbench.data.forms import ChatSettings
+from specbench.data.loading import load_prompts
+from specbench.data.longtext import Encode
 from specbench.errors import UsageError
 from specbench.metrics import Trace
 from specbench.spec import RunSpec
 from specbench.training.cache import Example, Origin, TokenCache, cached, read_manifest
-from specbench.training.data import Reading, Sources, sources
+from specbench.training.data import Sources, sources
 from specbench.training.text import (
     Decode,
     Progress,
     answer_parts,
     answers_origin,
     calls,
-    text_origin,
-    with_weights,
+    described,
+    tokenizer_sha256,
+    weights_digest,
 )
 from tests.support.chats import WORDS, Spelled, give_template
 from tests.support.datafiles import jsonl
 from tests.support.tinypair import EOS, Pair, save_pair, save_tokenizer
 
 V = 2000
-EMPTY = Sources(())
-ABOUT = {"target_source": "t", "target_commit": None, "target_weights": "w", "dtype_resolved": "float32"}
 
 
 def spelled(text: str) -> list[int]:
@@ -44,7 +45,11 @@ def talk(tmp_path: Path) -> Sources:
     )
     turns = jsonl(tmp_path / "talk.jsonl", {"turns": ["Hi", "And?"]}, {"turns": ["Hm", "Oh"]})
     chat = ChatSettings(Spelled(), answer=4)
-    return sources([texts, turns], Reading(spelled, chat, longest=100), answered=True)
+    return read([texts, turns], spelled, chat, 100)
+
+
+def read(names: Sequence[str], encode: Encode, chat: ChatSettings, longest: int | None = None) -> Sources:
+    return sources(names, partial(load_prompts, limit=None, seed=0, longest=longest, chat=chat), encode, answered=True)
 
 
 def origin(found: Sources, **changes: object) -> Origin:
@@ -59,10 +64,10 @@ def test_prompts_that_were_held_out_are_rows_that_are_read_as_they_were(tmp_path
     rows = found.rows(both)
     assert rows["prompt"] == [{"id": both[0], "category": "a", "prompt": "xxxx"}]
     assert [row["turns"] for row in rows["turns"]] == [["Hi", "And?"]]
-    before = {source.known_as(prompt): prompt for source, prompt in found.asked}
+    before = {source.known_as(prompt): prompt for source, _, prompt in found.asked}
     for kind, some in rows.items():
         data = [jsonl(tmp_path / f"{kind}.jsonl", *some)]
-        (again,) = sources(data, Reading(spelled, ChatSettings(Spelled(), answer=4)), answered=True).sets
+        (again,) = read(data, spelled, ChatSettings(Spelled(), answer=4)).sets
         (one,), other = again.prompts, before[some[0]["id"]]
         assert (one.ids, one.later, one.text) == (other.ids, other.later, other.text)
 
@@ -175,11 +180,13 @@ def by_engine(path: Path, data: str, samples: int = 2, **settings: object) -> To
     spec = RunSpec(method="baseline", k=0, dtype="float32", tier="eager", max_new_tokens=9, seed=3, **settings)  # type: ignore[arg-type]
     backend = backend_for([spec])
     chat = ChatSettings(backend.chat, answer=spec.max_new_tokens)
-    found = sources([data], Reading(backend.encode, chat, longest=backend.context - 10), answered=True)
+    found = read([data], backend.encode, chat, backend.context - 10)
     backend.load(found.longest)
     assert backend.networks is not None
     networks = backend.networks
-    made = answers_origin(found, spec, backend.describe(), networks.tokenizer, networks.width, samples)
+    target = networks.network("target")
+    about = described(found, backend.describe(), target, networks.tokenizer, networks.width)
+    made = answers_origin(about, spec, samples)
     decode = backend.prepare(spec, found.longest)
     assert made.seed == (3 if spec.temperature else 0)
     return cached(path, made, partial(answer_parts, decode, found, backend.chat, print), size=0)
@@ -207,18 +214,17 @@ def test_the_origin_follows_the_tokenizer_and_the_template(tmp_path: Path, chatt
     assert first.tokenizer_sha256 == second.tokenizer_sha256
     save_tokenizer(chatty.target, "v{}")
     other = AutoTokenizer.from_pretrained(chatty.target)
-    assert text_origin(EMPTY, ABOUT, other, 5, 8).tokenizer_sha256 != first.tokenizer_sha256
+    assert tokenizer_sha256(other) != first.tokenizer_sha256
 
 
 def test_greedy_answers_have_one_sample() -> None:
     with pytest.raises(UsageError, match="3 samples per prompt are all the same at temperature 0: give a --temp"):
-        answers_origin(EMPTY, RunSpec(), ABOUT, None, 5, samples=3)
+        answers_origin({}, RunSpec(), 3)
 
 
 def test_other_weights_in_the_same_folder_are_another_target(chatty: Pair) -> None:
     network = LlamaForCausalLM.from_pretrained(chatty.target, dtype=torch.bfloat16)
-    before = with_weights(ABOUT, network)["target_weights"]
-    assert before.startswith("w, ")
-    assert with_weights(ABOUT, network.float())["target_weights"] == before, "the type is not the weights"
+    before = weights_digest(network)
+    assert weights_digest(network.float()) == before, "the type is not the weights"
     network.model.layers[-1].mlp.up_proj.weight.data *= 1.01
-    assert with_weights(ABOUT, network)["target_weights"] != before
+    assert weights_digest(network) != before

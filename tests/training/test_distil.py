@@ -11,9 +11,8 @@ from specbench.decoding.divergences import NAMES
 from specbench.errors import UsageError
 from specbench.models.network.reduced import known_alone, reduce_head
 from specbench.models.network.sampling import Sampling
-from specbench.training import distil
 from specbench.training.cache import Example
-from specbench.training.distil import Kept, Pace, Run, pace, train
+from specbench.training.distil import Kept, Pace, Run, pace
 from specbench.training.evaluation import Figures, Progress, Trained
 from specbench.training.learner import (
     DivergedError,
@@ -25,7 +24,7 @@ from specbench.training.learner import (
 )
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import States, Teacher, continued, shortened
-from tests.support.learning import VOCABULARY, cache, examples, llama
+from tests.support.learning import VOCABULARY, cache, examples, llama, train
 
 TEACHER = llama(2)
 CACHE = cache(examples(40), examples(8, seed=9))
@@ -68,11 +67,9 @@ def test_the_student_ends_with_its_best_weights() -> None:
     student = llama(1, seed=1)
 
     best = Kept(Path("unused"), lambda network, done: kept.append(copy.deepcopy(network.state_dict())), every=1e9)
-    run = distil.Run(student, Teacher(TEACHER), CACHE, SHORT, best, distil.silent)
+    run = Run(student, Teacher(TEACHER), CACHE, SHORT, best)
     run.save = lambda: None  # type: ignore[method-assign]
-    for _ in run.steps():
-        pass
-    run.finished()
+    run.trained()
     assert all(torch.equal(student.state_dict()[name], kept[-1][name]) for name in kept[-1])
 
 
@@ -117,7 +114,7 @@ def test_cross_entropy_asks_nothing_of_the_teacher() -> None:
     """Its step is that of the mean −log q of the learned tokens."""
     recipe = SHORT.model_copy(update={"losses": ("cross-entropy",), "tokens": 30, "patience": 9})
     student, other = llama(1, seed=1), llama(1, seed=1)
-    run, same_run = (distil.Run(one, Teacher(TEACHER), CACHE, recipe, None, distil.silent) for one in (student, other))
+    run, same_run = (Run(one, Teacher(TEACHER), CACHE, recipe) for one in (student, other))
     batch = run.pass_of(0)
     run.step()
 
@@ -233,8 +230,9 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path: Path) -> None:
 
 def test_a_device_in_a_checkpoint_is_not_read(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 3, {"step": 3}, lambda place: (place / "best").symlink_to("/dev/zero"))
-    with pytest.raises(UsageError, match=r"cannot continue from .*a pipe or a device"):
-        read_checkpoint(tmp_path / "step-000000003", lambda progress, place: (place / "best").open("rb").read(9))
+    place = tmp_path / "step-000000003"
+    with pytest.raises(UsageError, match=r"cannot continue from .*a pipe or a device"), read_checkpoint(place):
+        (place / "best").open("rb").read(9)
 
 
 def test_a_student_continues_the_prompts_itself() -> None:

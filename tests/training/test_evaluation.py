@@ -8,13 +8,19 @@ import torch
 
 from specbench.models.network.sampling import Sampling
 from specbench.training.cache import Example
-from specbench.training.evaluation import Judge, chosen, sampled, tokens_per_round
+from specbench.training.evaluation import Along, Judge, chosen, sampled, tokens_per_round
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher
 from tests.support.learning import VOCABULARY, cache, examples, llama
 
 TEACHER, STUDENT = llama(2), llama(1, seed=1)
 TEXTS = examples(9, seed=3)
+
+
+def per_round(chances: list[torch.Tensor], k: int) -> float:
+    """Of texts all of whose tokens are learned, each with one chance whatever its place in a round."""
+    found = [Along("a", torch.ones(len(one), dtype=torch.bool), one, one.expand(k, -1)) for one in chances]
+    return tokens_per_round(found, k)
 
 
 def by_hand(temperature: float, example: Example) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,7 +34,8 @@ def by_hand(temperature: float, example: Example) -> tuple[torch.Tensor, torch.T
 @pytest.mark.parametrize("sampled", [False, True])
 def test_figures_are_those_of_every_text_by_itself(temperature: float, sampled: bool) -> None:
     recipe = Recipe(rows=4, temperature=temperature, k=3)
-    figures, by_category = Judge(Teacher(TEACHER), TEXTS, recipe, sampled).figures(STUDENT)
+    text = cache([], TEXTS, "answers" if sampled else "text", temperature=temperature)
+    figures, by_category = Judge(Teacher(TEACHER), text, recipe).figures(STUDENT)
     shared, chances = [], []
     for example in TEXTS:
         p, q = by_hand(temperature, example)
@@ -38,20 +45,20 @@ def test_figures_are_those_of_every_text_by_itself(temperature: float, sampled: 
         chances.append(ratio if sampled and temperature else shared[-1])
     assert figures.tokens == sum(map(len, shared))
     assert figures.alpha == pytest.approx(float(torch.cat(shared).mean()), abs=1e-6)
-    assert figures.accepted == pytest.approx(tokens_per_round(chances, 3), abs=1e-5)
+    assert figures.accepted == pytest.approx(per_round(chances, 3), abs=1e-5)
     assert sum(one.tokens for one in by_category.values()) == figures.tokens
     assert set(by_category) == {"a", "b"}
 
 
 def test_a_draft_that_is_the_target_is_accepted_as_a_whole() -> None:
-    figures, _ = Judge(Teacher(TEACHER), TEXTS, Recipe(k=4), sampled=True).figures(TEACHER)
+    figures, _ = Judge(Teacher(TEACHER), cache([], TEXTS), Recipe(k=4)).figures(TEACHER)
     assert figures.alpha == 1.0
     assert figures.accepted == 5.0
 
 
 def test_equal_chances_give_the_formula() -> None:
     chances = [torch.full((50,), 0.8, dtype=torch.float64)]
-    assert tokens_per_round(chances, 4) == pytest.approx((1 - 0.8**5) / (1 - 0.8))
+    assert per_round(chances, 4) == pytest.approx((1 - 0.8**5) / (1 - 0.8))
 
 
 def test_the_mean_over_the_target_s_own_text_is_what_is_accepted() -> None:
@@ -68,8 +75,8 @@ def test_the_mean_over_the_target_s_own_text_is_what_is_accepted() -> None:
 
 
 def test_texts_shorter_than_the_lookahead_count_as_far_as_they_go() -> None:
-    assert tokens_per_round([torch.ones(2, dtype=torch.float64)], 4) == 3.0
-    assert tokens_per_round([], 4) == 1.0
+    assert per_round([torch.ones(2, dtype=torch.float64)], 4) == 3.0
+    assert per_round([], 4) == 1.0
 
 
 def test_the_held_out_examples_are_taken_evenly_from_the_categories() -> None:

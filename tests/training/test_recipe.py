@@ -33,11 +33,6 @@ def test_the_rate_rises_and_then_falls_to_a_tenth() -> None:
     assert Recipe(warmup=0).factor(0) == 1.0
 
 
-def test_a_key_tells_recipes_apart() -> None:
-    assert Recipe().key == Recipe(rate=1e-3).key
-    assert len({Recipe().key, Recipe(seed=1).key, Recipe(losses=("tv",)).key}) == 3
-
-
 @pytest.mark.parametrize(
     "wrong", [{"losses": ()}, {"losses": ("kl",)}, {"rate": 0}, {"tokens": 0}, {"length": 1}, {"x": 1}]
 )

@@ -59,7 +59,6 @@ def test_a_shape_takes_as_many_parameters_as_it_is_allowed(parameters: int, laye
     shape = start.sized(parameters, layers, TARGET, reduced)
     assert shape.layers == layers
     assert 0.75 * parameters < shape.parameters(300, reduced=reduced) <= parameters
-    assert shape.obstacle() is None
     wider = Shape.of(layers, shape.hidden + start.STEP)
     assert wider.parameters(300, reduced=reduced) > parameters
     draft = start.fresh(shape, TARGET, 0)

@@ -22,14 +22,14 @@ from transformers import (
 )
 
 from specbench.errors import UsageError
-from specbench.training import distil, teacher
+from specbench.training import teacher
 from specbench.training.cache import Example
-from specbench.training.distil import Kept, train
+from specbench.training.distil import Kept, Run
 from specbench.training.evaluation import Judge
 from specbench.training.learner import batch_of
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher, last_states, with_states
-from tests.support.learning import VOCABULARY, cache, examples, llama
+from tests.support.learning import VOCABULARY, cache, examples, llama, train
 
 SIZES = {
     "vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
@@ -169,7 +169,7 @@ def test_states_are_kept_in_their_own_type(dtype: torch.dtype, tmp_path: Path) -
 def test_a_judge_says_the_same_of_a_draft(tmp_path: Path) -> None:
     network, student, recipe = llama(2).double(), llama(1, seed=1).double(), Recipe(temperature=1.0)
     kept, anew = (
-        Judge(one, TEXTS, recipe, sampled=True).figures(student)[0]
+        Judge(one, cache([], TEXTS, temperature=1.0), recipe).figures(student)[0]
         for one in (keeping(network, tmp_path), Teacher(network))
     )
     assert kept.alpha == pytest.approx(anew.alpha, abs=1e-6)
@@ -198,7 +198,7 @@ def test_a_disk_that_fills_up_is_one_line_and_leaves_the_checkpoints(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     text = cache(TEXTS[:8], TEXTS[8:])
-    run = distil.Run(llama(1, seed=1), kept, text, Recipe(tokens=400, rows=4), None, distil.silent)
+    run = Run(llama(1, seed=1), kept, text, Recipe(tokens=400, rows=4))
     run.evaluate()
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(UsageError, match=r"cannot write the target's states.*No space left.*command continues"):

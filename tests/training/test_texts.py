@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from specbench.data.forms import ChatSettings
+from specbench.data.loading import load_prompts
+from specbench.data.longtext import Encode
 from specbench.errors import UsageError
 from specbench.training import data as training_data
 from specbench.training.cache import Origin, TokenCache, cached, read_manifest
-from specbench.training.data import Reading, Source, Sources, label_of, sources, text_files
+from specbench.training.data import Source, Sources, label_of, sources, text_files
 from specbench.training.text import Progress, Watch, documents, text_parts, windows
 from tests.support.chats import Spelled
 from tests.support.datafiles import jsonl, write
@@ -26,11 +28,12 @@ def encode(text: str) -> list[int]:
     return [BOS, *text.encode()]
 
 
-PLAIN = Reading(encode, ChatSettings())
+PLAIN = ChatSettings()
 
 
-def read(*names: str, reading: Reading = PLAIN) -> Sources:
-    return sources(names, reading, answered=False)
+def read(*names: str, encode: Encode = encode, chat: ChatSettings = PLAIN, answered: bool = False) -> Sources:
+    load = partial(load_prompts, limit=None, seed=0, longest=None, chat=chat)
+    return sources(names, load, encode, answered=answered)
 
 
 def contents(found: Sources) -> dict[str, str]:
@@ -135,7 +138,7 @@ def test_rows_are_tokenized_when_they_are_written(tmp_path: Path) -> None:
         raise AssertionError("all tokens of a data set would be in memory")
 
     data = jsonl(tmp_path / "a.jsonl", {"text": "one"}, {"text": "two"})
-    lazy = read(data, reading=Reading(never, ChatSettings()))
+    lazy = read(data, encode=never)
     assert list(contents(lazy).values()) == ["one", "two"]
     other = read(jsonl(tmp_path / "a.jsonl", {"text": "one"}, {"text": "twO"}))
     assert lazy.sha256 != other.sha256
@@ -147,8 +150,8 @@ def test_an_answer_follows_the_chat_template_without_opening_a_text(tmp_path: Pa
     data = jsonl(
         tmp_path / "a.jsonl", {"messages": [*said, {"role": "assistant", "content": "Ho"}]}, {"messages": said}
     )
-    chat = Reading(encode, ChatSettings(Spelled()))
-    assert ["".join(map(chr, one.tokens())) for one in documents(read(data, reading=chat), encode)] == [
+    chat = ChatSettings(Spelled())
+    assert ["".join(map(chr, one.tokens())) for one in documents(read(data, chat=chat), encode)] == [
         "own>[u]Hi[a]Ho", "own>[u]Hi[a]",
     ]  # fmt: skip
 
@@ -232,7 +235,7 @@ def test_names_without_text(tmp_path: Path) -> None:
     assert "no such file" in complaint("text:" + "a" * 5000)
     assert "unknown data set humanevl" in complaint("humanevl")
     with pytest.raises(UsageError, match="is a folder of text, which has no prompts: add --as-it-is"):
-        sources([f"text:{tmp_path}"], PLAIN, answered=True)
+        read(f"text:{tmp_path}", answered=True)
     write(tmp_path / "a.txt", b"\xff")
     found = read(f"text:{tmp_path}")
     said = r"no text to learn from in text:.* \(1 not UTF-8 \(files.*: give data with text"
@@ -243,6 +246,6 @@ def test_names_without_text(tmp_path: Path) -> None:
 def test_lines_of_a_file_are_prompts_where_they_are_answered(tmp_path: Path) -> None:
     data = f"text:{write(tmp_path / 'a.txt', 'one' + chr(10) + 'two')}"
     assert {one.category for one in documents(read(data), encode)} == {"a.txt"}
-    (prompts,) = sources([data], PLAIN, answered=True).sets
+    (prompts,) = read(data, answered=True).sets
     assert [prompt.text for prompt in prompts.prompts] == ["one", "two"]
     assert len(contents(read(data))) == 1

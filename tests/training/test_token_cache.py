@@ -166,7 +166,6 @@ def test_a_killed_writer_goes_on_to_the_same_files(tmp_path: Path) -> None:
         path = tmp_path / f"killed-{killed_after}"
         assert killed_after - 7 < begin(path, killed_after) <= killed_after
         (path / ".000099.arrow.0123456789abcdef.tmp").write_bytes(b"the write that it died in")
-        assert "was not finished" in complaint(path)
         assert files(write(path, EXAMPLES)) == files(tmp_path / "whole")
 
 
@@ -285,8 +284,6 @@ def test_what_is_damaged_is_named(tmp_path: Path) -> None:
     ):
         (path / FILE).write_text(text)
         assert said in complaint(path)
-    (path / FILE).unlink()
-    assert "is not a token cache: it has no manifest.json" in complaint(path)
 
 
 @pytest.mark.parametrize(

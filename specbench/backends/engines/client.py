@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import Any
 
 import httpcore2
 import httpx2
@@ -34,12 +34,7 @@ LONGEST = 1 << 20  # bytes of one line of a stream
 PAGE = 4 << 20  # bytes of /v1/models or /metrics
 POST_SECONDS, POSTED = 600.0, 256 << 20  # of an answer that is not streamed: log-probabilities of a prompt are long
 REFUSED = "leave out what it refuses; a model without a chat template needs --endpoint completions"
-ADVICE = {
-    400: REFUSED,
-    404: "see which models it serves (/v1/models)",
-    422: REFUSED,
-    429: "lower --batch",
-}
+ADVICE = {400: REFUSED, 404: "see which models it serves (/v1/models)", 422: REFUSED, 429: "lower --batch"}
 EVENT = 4 << 10  # bytes of a stream per token: many times what engines send
 
 
@@ -47,28 +42,22 @@ class BeyondError(OSError):
     """An answer exceeded a limit of time or size; the message names the limit."""
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """The limits of one answer: total seconds and bytes, headers included, and seconds without new data."""
-
-    seconds: float
-    size: int
-    stall: float = math.inf
-
-
 class Watch:
-    """One answer that is read within bounds, and can be aborted by another thread."""
+    """One answer that is read within limits, and can be aborted by another thread.
 
-    def __init__(self, bounds: Bounds) -> None:
-        self.bounds = bounds
-        self.ends, self.left = time.monotonic() + bounds.seconds, bounds.size
+    total, size: seconds and bytes of all, headers included; stall: seconds without new data.
+    """
+
+    def __init__(self, total: float, size: int, stall: float = math.inf) -> None:
+        self.total, self.size, self.stall = total, size, stall
+        self.ends, self.left = time.monotonic() + total, size
         self.stream: httpcore2.NetworkStream | None = None
         self.over = False
         self.heard()
 
     def heard(self) -> None:
         """Record that a piece of the answer has arrived."""
-        self.stalls = time.monotonic() + self.bounds.stall
+        self.stalls = time.monotonic() + self.stall
 
     def seconds(self, stream: httpcore2.NetworkStream) -> float:
         """The time that is left for the next part, on this connection: data that has already arrived is still read."""
@@ -80,14 +69,8 @@ class Watch:
     def late(self) -> BeyondError:
         """The error of an answer whose time is over."""
         if self.stalls < self.ends:
-            return BeyondError(f"the server has been silent for {self.bounds.stall:g} seconds")
-        return BeyondError(f"the server has not ended its answer in {self.bounds.seconds:g} seconds")
-
-    def count(self, size: int) -> None:
-        """Count bytes that have arrived. Raises BeyondError."""
-        self.left -= size
-        if self.left < 0:
-            raise BeyondError(f"the server's answer is longer than {self.bounds.size} bytes")
+            return BeyondError(f"the server has been silent for {self.stall:g} seconds")
+        return BeyondError(f"the server has not ended its answer in {self.total:g} seconds")
 
     def hang_up(self) -> None:
         """Abort the answer for whichever thread reads it."""
@@ -112,7 +95,9 @@ class Watched(httpcore2.NetworkStream):
             found = self.stream.read(max_bytes, watch.seconds(self.stream))
         except httpcore2.ReadTimeout:
             raise watch.late() from None
-        watch.count(len(found))
+        watch.left -= len(found)
+        if watch.left < 0:
+            raise BeyondError(f"the server's answer is longer than {watch.size} bytes")
         return found
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -167,11 +152,8 @@ class Lines:
         self._over = False
 
     @contextmanager
-    def ask(
-        self, request: httpx2.Request, bounds: Bounds, client: httpx2.Client
-    ) -> Iterator[tuple[httpx2.Response, Watch]]:
+    def ask(self, request: httpx2.Request, watch: Watch, client: httpx2.Client) -> Iterator[httpx2.Response]:
         """The start of an answer. Raises OSError or httpx2.HTTPError."""
-        watch = Watch(bounds)
         watch.over = self._over
         self._open.add(watch)
         before = WATCH.set(watch)
@@ -179,7 +161,7 @@ class Lines:
             with closing(client.send(request, stream=True)) as response:
                 if response.headers.get("content-encoding", "identity") != "identity":
                     raise httpx2.DecodingError("a compressed answer, which was not requested", request=request)
-                yield response, watch
+                yield response
         finally:
             WATCH.reset(before)
             self._open.discard(watch)
@@ -212,12 +194,10 @@ class Client:
     def models(self) -> list[Mapping[str, Any]]:
         """The models that the server offers. ServerError if there is no server, or not one of completions."""
         status, body = self._read("/v1/models")
-        if status != HTTPStatus.OK:
-            self._wrong(status, body)
-        try:
-            return [dict(one) for one in json.loads(body)["data"]]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            self._wrong(status, body)
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
+            if status == HTTPStatus.OK:
+                return [dict(one) for one in json.loads(body)["data"]]
+        raise self._wrong(status, body)
 
     def ready(self) -> bool:
         """Whether the server says that it can answer."""
@@ -238,11 +218,10 @@ class Client:
             return None
         try:
             status, body = self._read(self.dialect.metrics)
+            return counters_in(body) if status == HTTPStatus.OK else None
         except ServerError:
             self.mute.add(self.url)
             return None
-        try:
-            return counters_in(body) if status == HTTPStatus.OK else None
         except ValueError as error:
             page = self.dialect.metrics
             raise ServerError(f"{self.url}: its counters ({page}) have {error}: see the server's log") from None
@@ -257,41 +236,39 @@ class Client:
     def complete(self, request: Mapping[str, Any]) -> Answer:
         """Stream the answer to messages or to a prompt. ServerError, in one line, for any failure."""
         most = int(request["max_tokens"])
-        bounds = Bounds(STALL + SLOWEST * most, LONGEST + EVENT * most, STALL)
+        watch = Watch(STALL + SLOWEST * most, LONGEST + EVENT * most, STALL)
         body = json.dumps({**request, "stream": True, "stream_options": {"include_usage": True}})
         path = "/v1/chat/completions" if "messages" in request else "/v1/completions"
         began = time.perf_counter()
-        with self._answer("POST", path, bounds, body) as (response, watch):
+        with self._answer("POST", path, watch, body) as response:
             streams = response.headers.get("content-type", "").startswith("text/event-stream")
             if response.status_code != HTTPStatus.OK or not streams:
-                self._wrong(response.status_code, whole(response), response)
+                raise self._wrong(response.status_code, whole(response), response)
             return answer_of(events(response, watch.heard), began, self.url, most)
 
-    def post(self, path: str, body: Mapping[str, Any], seconds: float = POST_SECONDS) -> tuple[int, Any]:
+    def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
         """The status and the JSON of an answer, or its text where it is none. ServerError if there is no answer."""
-        with self._answer("POST", path, Bounds(seconds, POSTED), json.dumps(body)) as (response, _):
+        with self._answer("POST", path, Watch(POST_SECONDS, POSTED), json.dumps(body)) as response:
             text = whole(response)
             with suppress(ValueError, RecursionError):
                 return response.status_code, json.loads(text)
             return response.status_code, text
 
     def _read(self, path: str) -> tuple[int, str]:
-        with self._answer("GET", path, Bounds(PAGE_SECONDS, PAGE)) as (response, _):
+        with self._answer("GET", path, Watch(PAGE_SECONDS, PAGE)) as response:
             return response.status_code, whole(response)
 
     @contextmanager
-    def _answer(
-        self, method: str, path: str, bounds: Bounds, body: str | None = None
-    ) -> Iterator[tuple[httpx2.Response, Watch]]:
+    def _answer(self, method: str, path: str, watch: Watch, body: str | None = None) -> Iterator[httpx2.Response]:
         """The start of an answer. ServerError for any failure."""
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if key := api_key():
             headers["Authorization"] = f"Bearer {key}"
-        silence = min(bounds.seconds, bounds.stall)
+        silence = min(watch.total, watch.stall)
         request = httpx2.Request(method, self._place(path), headers=headers, content=body,
                                  extensions={"timeout": httpx2.Timeout(silence).as_dict()})  # fmt: skip
         try:
-            with self.lines.ask(request, bounds, connections(self.own)) as found:
+            with self.lines.ask(request, watch, connections(self.own)) as found:
                 yield found
         except (OSError, httpx2.HTTPError) as error:
             raise self._lost(error, silence) from error
@@ -303,8 +280,7 @@ class Client:
             known = url.scheme in ("http", "https") and (url.port or 1) < 1 << 16 and PATH.fullmatch(url.path)
             if known and HOST.fullmatch(url.host) and url.host.partition("%")[0].encode("idna"):
                 return url.copy_with(path=f"{url.path.rstrip('/')}{path}")
-        wrong = f"--url {clean(self.url)!r} is not the URL of a server: write it like http://localhost:8000"
-        raise UsageError(wrong)
+        raise UsageError(f"--url {clean(self.url)!r} is not the URL of a server: write it like http://localhost:8000")
 
     def _lost(self, error: Exception, seconds: float) -> ServerError:
         """The error of a connection that broke or could not be opened."""
@@ -317,12 +293,12 @@ class Client:
             return ServerError(f"{self.url}: no server is there ({said}): start it, or name another --url")
         return ServerError(f"{self.url}: the connection was lost ({said}): see the server's log")
 
-    def _wrong(self, status: int, body: str, response: httpx2.Response | None = None) -> NoReturn:
-        """Raise ServerError for an unusable answer."""
+    def _wrong(self, status: int, body: str, response: httpx2.Response | None = None) -> ServerError:
+        """The error of an unusable answer."""
         after = response.headers.get("Retry-After") if response else None
         wait = f"; it requests a wait of {clean(after)} seconds" if after else ""
         advice = ADVICE.get(status, "see the server's log")
-        raise ServerError(f"{self.url}: the server answered {status} ({clean(body, 200)}){wait}: {advice}")
+        return ServerError(f"{self.url}: the server answered {status} ({clean(body, 200)}){wait}: {advice}")
 
 
 def api_key() -> str:

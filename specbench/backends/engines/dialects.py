@@ -122,15 +122,12 @@ class ServedChat:
         """CHAT and the bytes of the messages and of COLUMNS, with the other arguments for the template."""
         fields: dict[str, Any] = {"messages": [dict(one) for one in messages]}
         fields |= {name: value for name, value in arguments.items() if name in COLUMNS}
-        if rest := {name: value for name, value in arguments.items() if name not in COLUMNS}:
-            fields["chat_template_kwargs"] = {**self.mode(rest), **rest}
+        rest = {name: value for name, value in arguments.items() if name not in COLUMNS}
+        if MINIMAX in self.model.lower() and "enable_thinking" in rest:
+            rest = {"thinking_mode": "enabled" if rest["enable_thinking"] else "disabled", **rest}
+        if rest:
+            fields["chat_template_kwargs"] = rest
         return [CHAT, *json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")]
-
-    def mode(self, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """The switch of thinking as MiniMax's templates name it."""
-        if MINIMAX not in self.model.lower() or "enable_thinking" not in arguments:
-            return {}
-        return {"thinking_mode": "enabled" if arguments["enable_thinking"] else "disabled"}
 
     def text(self, ids: Sequence[int]) -> str:
         """The content of an answer, without reasoning and tool calls: what a client sends back."""
@@ -215,10 +212,8 @@ class Stream:
         if type(tokens) is not int or not 0 < tokens <= most:
             wrong = f"the server counts {clean(tokens)} tokens (usage) with --max-new-tokens {most}"
             raise ServerError(f"{self.url}: {wrong}")
-        record = record_of(self.reported, tokens)
-        return Answer(
-            self.text, tokens, tuple(arrived), None, record, ids if len(ids) == tokens else (), self.finish
-        )  # fmt: skip
+        record, ids = record_of(self.reported, tokens), ids if len(ids) == tokens else ()
+        return Answer(self.text, tokens, tuple(arrived), None, record, ids, self.finish)
 
 
 def answer_of(stream: Iterator[str], began: float, url: str, most: int) -> Answer:
@@ -239,8 +234,7 @@ def answer_of(stream: Iterator[str], began: float, url: str, most: int) -> Answe
             raise ServerError(f"{url}: {more}: see the server's log")
     else:
         if not (found.finish and found.usage):  # some servers end their streams without [DONE]
-            broken = f"the stream broke off after {len(found.arrived)} pieces"
-            raise ServerError(f"{url}: {broken}: see the server's log")
+            raise ServerError(f"{url}: the stream broke off after {len(found.arrived)} pieces: see the server's log")
     try:
         return found.answer(most)
     except (ValueError, TypeError) as error:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from transformers import GenerationConfig
@@ -19,12 +19,13 @@ from specbench.backends.checked import CheckedPair
 from specbench.backends.native import Native
 from specbench.backends.roles import Role, end_ids
 from specbench.errors import UsageError
-from specbench.metrics import RoundCounts, Trace
+from specbench.metrics import FIRST_PIECE, STEP, RoundCounts, Trace, outcome
 from specbench.models.checkpoints import description, reduced, weights
-from specbench.models.checkpoints.tokenizers import TokenizerChat
+from specbench.models.checkpoints.names import Checkpoint
 from specbench.spec import RunSpec
 from specbench.theory.memory import Demand, Part
 
+Prompts = Sequence[Sequence[int]]  # as token ids
 Start = Mapping[str, Any]  # a process's start arguments, models by their names; specs with equal ones share it
 RUNTIME = 1 << 30  # bytes of a process in addition to weights and caches, mostly its libraries
 FEWEST = 1  # tokens of the shortest prompt
@@ -33,8 +34,6 @@ NOTES = (
     "alpha is accepted ÷ tested; drafting and verifying are not timed separately",
 )
 TOGETHER = "prompts in flight together share the seconds of the whole turn, prefill included, in equal parts"
-STEP = RoundCounts(0, 0, 0, 1, ())
-FIRST = "request/first"  # the span from a request to its first token, as named in results
 
 
 @dataclass(frozen=True)
@@ -49,65 +48,37 @@ class Finished:
     accepted: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Request:
-    """Prompts as token ids with a seed each, the ids that end a sequence, and the spec that defines the decoding."""
-
-    spec: RunSpec
-    prompts: Sequence[Sequence[int]]
-    seeds: Sequence[int]
-    ends: Sequence[int]
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """The decoded prompts of a request, and the seconds for all together."""
-
-    found: Sequence[Finished]
-    seconds: float
-
-
 class Served(Protocol):
     """A process with an engine that is ready to decode."""
 
-    def decode(self, request: Request) -> Decoded:
-        """Decode a request. UnusableModelError, in one line, for any failure."""
-        ...
+    def decode(
+        self, spec: RunSpec, prompts: Prompts, seeds: Sequence[int], ends: Sequence[int]
+    ) -> tuple[Sequence[Finished], float]:
+        """The decoded prompts, with a seed each, and the seconds for all together; `ends` are the ids that end
+        a sequence. UnusableModelError, in one line, for any failure."""
 
     def close(self) -> None:
         """End the process."""
-        ...
 
 
 class Engine(Protocol):
     """An engine by its name."""
 
-    @property
-    def name(self) -> str:
-        """The engine's name for the user."""
-        ...
-
-    @property
-    def about(self) -> str:
-        """How the engine is run, in a few words for the user."""
-        ...
+    name: ClassVar[str]
+    about: ClassVar[str]  # how it is run, in a few words for the user
 
     def start(self, spec: RunSpec, pair: CheckedPair, places: int) -> Start:
-        """The start arguments of its process for sequences of up to `places` tokens; reads no
-        weights. Raises UsageError or UnusableModelError for a spec that it cannot decode."""
-        ...
+        """The start arguments of its process for sequences of up to `places` tokens, found without weights.
+        Raises UsageError or UnusableModelError for a spec that it cannot decode."""
 
     def serve(self, start: Start, pair: CheckedPair) -> Served:
         """Start a process with the files of the pair. UnusableModelError, in one line, if that fails."""
-        ...
 
     def tier(self, spec: RunSpec) -> str:
         """The tier of its rounds, as named in results."""
-        ...
 
     def notes(self, spec: RunSpec, pair: CheckedPair) -> Sequence[str]:
         """Properties of the engine that change a cell's numbers."""
-        ...
 
 
 def opened(engine: Engine, specs: Sequence[RunSpec]) -> "Apart":
@@ -129,32 +100,14 @@ class Apart:
     _longest: int = 0
     _served: dict[str, Served] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        return self.engine.name
-
-    @property
-    def device(self) -> torch.device:
-        return self.inner.device
-
-    @property
-    def context(self) -> int:
-        return self.inner.context
-
-    @property
-    def execution(self) -> str:
-        return f"{self.name}: {self.engine.about}"
+    def __post_init__(self) -> None:
+        self.name, self.execution = self.engine.name, f"{self.engine.name}: {self.engine.about}"
+        self.device, self.context = self.inner.device, self.inner.context
+        self.chat, self.encode = self.inner.chat, self.inner.encode
 
     @property
     def warnings(self) -> Sequence[str]:
         return self.inner.warnings
-
-    @property
-    def chat(self) -> TokenizerChat:
-        return self.inner.chat
-
-    def encode(self, text: str) -> list[int]:
-        return self.inner.encode(text)
 
     def describe(self) -> dict[str, Any]:
         return {**self.inner.describe(), "tier_resolved": self.engine.tier(self.specs[0])}
@@ -170,8 +123,9 @@ class Apart:
             return None
         most = max((len(one.arms) for one in held), default=1)
         cells = {key: 2 * (size + RUNTIME) for key, size in found.cells.items()}
-        return Demand([*copied(found.parts, most), Part(f"{most} processes", "working memory", most * RUNTIME)],
-                      found.loading, cells=cells)  # fmt: skip
+        parts = [replace(part, size=part.size * most) if part.kind == "weights" else part for part in found.parts]
+        processes = Part(f"{most} processes", "working memory", most * RUNTIME)
+        return Demand([*parts, processes], found.loading, cells=cells)
 
     def frugal(self) -> Backend | None:
         return None
@@ -202,12 +156,14 @@ class Apart:
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
         self._longest = max(longest, self._longest)
-        served = self._ready(spec)
+        if (key := self._key(spec)) not in self._served:
+            self._served[key] = self.engine.serve(json.loads(key), self.inner.pair)
+        served = self._served[key]
         ends = [] if spec.ignore_eos else ends_of(self.inner.pair.roles["target"])
 
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
-            decoded = served.decode(Request(spec, prompts, seeds, ends))
-            return traces_of(decoded.found, spec.max_new_tokens, decoded.seconds, spec.batch)
+            found, seconds = served.decode(spec, prompts, seeds, ends)
+            return traces_of(found, spec.max_new_tokens, seconds, spec.batch)
 
         return run
 
@@ -215,37 +171,17 @@ class Apart:
         """The start arguments as a key; arms with equal keys share a process."""
         return json.dumps(self.engine.start(spec, self.inner.pair, self.places(spec, self._longest)), sort_keys=True)
 
-    def _ready(self, spec: RunSpec) -> Served:
-        key = self._key(spec)
-        if key not in self._served:
-            self._served[key] = self.engine.serve(json.loads(key), self.inner.pair)
-        return self._served[key]
-
     def _close(self, keys: Sequence[str]) -> None:
         for key in keys:
             self._served.pop(key).close()
-
-
-def copied(parts: Sequence[Part], copies: int) -> list[Part]:
-    """The memory of `copies` processes that each hold the weights."""
-    return [replace(part, size=part.size * copies) if part.kind == "weights" else part for part in parts]
-
-
-@dataclass(frozen=True)
-class Ending:
-    """The network attributes that name the end of a sequence, read without weights."""
-
-    generation_config: Any
 
 
 def ends_of(role: Role) -> list[int]:
     """The ids that end a sequence: the same as those of a network loaded from the same files."""
     folder = description.description(role.checkpoint)
     if not role.checkpoint.file and (folder / "generation_config.json").is_file():
-        found = GenerationConfig.from_pretrained(folder)
-    else:
-        found = GenerationConfig.from_model_config(role.config)
-    return end_ids(Ending(found), role.tokenizer)
+        return end_ids(GenerationConfig.from_pretrained(folder), role.tokenizer)
+    return end_ids(GenerationConfig.from_model_config(role.config), role.tokenizer)
 
 
 def trace_of(found: Finished, new: int, share: float | None) -> Trace:
@@ -257,29 +193,20 @@ def trace_of(found: Finished, new: int, share: float | None) -> Trace:
     step = (found.last - found.first) / (len(rounds) - 1) if len(rounds) > 1 else 0.0
     prefill = max(found.first - step, 0.0) if share is None else 0.0
     seconds = found.last - prefill if share is None else share
-    return Trace(found.tokens, rounds, seconds, prefill, {FIRST: found.first})
+    return Trace(found.tokens, rounds, seconds, prefill, {FIRST_PIECE: found.first})
 
 
 def rounds_of(found: Finished, new: int) -> tuple[RoundCounts, ...]:
-    """The first token, the rounds with a draft, and steps for the remaining tokens. These are
-    rounds without a draft; their positions are unknown."""
+    """The first token, the rounds with a draft, and those without one, whose positions are unknown."""
     rounds, at = [STEP], 1
     for drafted, accepted in zip(found.drafted, found.accepted, strict=True):
         if at < len(found.tokens):
-            rounds.append(counted(drafted, accepted, new - at, len(found.tokens) - at))
-            at += rounds[-1].emitted
+            usable = min(drafted, new - at - 1)  # the last token is the target's own
+            accepted = min(accepted, usable)
+            emitted = min(accepted + 1, len(found.tokens) - at)  # the sequence may end within the round
+            rounds.append(outcome(drafted, min(accepted, emitted), emitted, usable))
+            at += emitted
     return (*rounds, *[STEP] * (len(found.tokens) - at))[: len(found.tokens)]
-
-
-def counted(drafted: int, accepted: int, left: int, more: int) -> RoundCounts:
-    """A round with `left` tokens still to decode, the last of which is the target's own. `more` tokens were emitted:
-    the sequence may end within the round. The outcome of the round is used as its acceptance probability."""
-    usable = min(drafted, left - 1)
-    emitted = min(min(accepted, usable) + 1, more)
-    accepted = min(accepted, usable, emitted)
-    tested = accepted + (accepted < min(usable, emitted))
-    overlap = (1.0,) * accepted + (0.0,) * (tested - accepted)
-    return RoundCounts(drafted, tested, accepted, emitted, overlap, surplus=drafted - usable)
 
 
 def traces_of(found: Sequence[Finished], new: int, wall: float, at_once: int) -> list[Trace]:
@@ -288,14 +215,19 @@ def traces_of(found: Sequence[Finished], new: int, wall: float, at_once: int) ->
     return [trace_of(one, new, share) for one in found]
 
 
-def refuse_ours(engine: str, role: Role) -> None:
-    """UsageError for a checkpoint format that only the native backend reads."""
-    checkpoint = role.checkpoint
+def refuse_grown(engine: str, checkpoint: Checkpoint) -> None:
+    """UsageError for a scale model, which has no weights of its own."""
     if checkpoint.shape is not None:
         raise UsageError(
             f"--backend {engine}: {checkpoint.name} is grown when it is loaded: write it once with `specbench models "
             "grow`, and name that folder"
         )
+
+
+def refuse_ours(engine: str, role: Role) -> None:
+    """UsageError for a checkpoint format that only the native backend reads."""
+    checkpoint = role.checkpoint
+    refuse_grown(engine, checkpoint)
     if known := reduced.label(role.config):
         raise UsageError(
             f"--backend {engine}: the head of {checkpoint.name} knows {known}, which that engine cannot read: train a "

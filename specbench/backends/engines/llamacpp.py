@@ -16,9 +16,9 @@ import torch
 from specbench.acceptance import spread
 from specbench.backends.base import drafting, parts_of, refuse_settings
 from specbench.backends.checked import CheckedPair
-from specbench.backends.engines.client import Bounds, Lines, connections, whole
-from specbench.backends.engines.external import Apart, Decoded, Finished, Request, Start, files_of, opened, refuse_ours
-from specbench.backends.engines.install import LLAMA_CPP, libraries, llama_server, llama_version
+from specbench.backends.engines.client import Lines, Watch, connections, whole
+from specbench.backends.engines.external import Finished, Prompts, Start, files_of, refuse_ours
+from specbench.backends.engines.install import LLAMA_CPP, libraries, llama_version
 from specbench.backends.engines.process import Listening
 from specbench.backends.engines.server import sent_at
 from specbench.errors import UnusableModelError, UsageError
@@ -31,13 +31,7 @@ from specbench.wording import clean
 OPENING, DECODING = 600.0, 1800.0  # timeouts in seconds of starting and of an answer
 LARGEST = 64 << 20  # bytes of an answer
 LAW = ("temperature", "top_k", "top_p", "min_p")  # in the order in which the native backend applies them
-INSTEAD = "use --backend native"
 CACHES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}  # dtype of keys and values, by that of the weights
-
-
-def open_pair(specs: Sequence[RunSpec]) -> Apart:
-    """The pair of some specs, checked without weights. Raises UsageError or UnusableModelError."""
-    return opened(LlamaCpp(llama_server()), specs)
 
 
 @dataclass(frozen=True)
@@ -47,10 +41,7 @@ class LlamaCpp:
     program: Path
     patience: tuple[float, float] = (OPENING, DECODING)
     name: ClassVar[str] = LLAMA_CPP
-
-    @property
-    def about(self) -> str:
-        return "llama-server on GGUF files, a process per arm"
+    about: ClassVar[str] = "llama-server on GGUF files, a process per arm"
 
     def start(self, spec: RunSpec, pair: CheckedPair, places: int) -> Start:
         refuse_settings(LLAMA_CPP, spec)
@@ -74,7 +65,7 @@ class LlamaCpp:
     def serve(self, start: Start, pair: CheckedPair) -> "Server":
         server = Server(self.program, located(start["options"], pair), self.patience[1])
         try:
-            server.wait(self.patience[0])
+            server.wait_until(lambda: server.healthy(self.patience[0]), self.patience[0])
         except BaseException:  # also on an interrupt: it would continue loading
             server.close()
             raise
@@ -95,27 +86,26 @@ class Server(Listening):
         super().__init__(LLAMA_CPP, command, {**os.environ, **libraries(program)})
         self.patience = patience
 
-    def wait(self, seconds: float) -> None:
-        """Wait until it answers. UnusableModelError if it ends before, or takes longer."""
-        self.wait_until(lambda: self._healthy(seconds), seconds)
-
-    def _healthy(self, seconds: float) -> bool:
+    def healthy(self, seconds: float) -> bool:
+        """Whether it says that it can answer."""
         with suppress(OSError, httpx2.HTTPError):
             return self._ask(Lines(), seconds, "GET", "/health")[0] == HTTPStatus.OK
         return False
 
-    def decode(self, request: Request) -> Decoded:
-        asked = [body_of(request, *one) for one in zip(request.prompts, request.seeds, strict=True)]
+    def decode(
+        self, spec: RunSpec, prompts: Prompts, seeds: Sequence[int], ends: Sequence[int]
+    ) -> tuple[list[Finished], float]:
+        asked = [body_of(spec, *one) for one in zip(prompts, seeds, strict=True)]
         lines, began = Lines(), time.perf_counter()
-        if request.spec.batch == 1:
+        if spec.batch == 1:
             found = [self._complete(one, lines) for one in asked]
         else:
             sent = sent_at(
-                [0.0] * len(asked), lambda number: self._complete(asked[number], lines), request.spec.batch,
+                [0.0] * len(asked), lambda number: self._complete(asked[number], lines), spec.batch,
                 hang_up=lines.hang_up,
             )  # fmt: skip
             found = [one.answer for one in sent]
-        return Decoded(found, time.perf_counter() - began)
+        return found, time.perf_counter() - began
 
     def _complete(self, body: Mapping[str, Any], lines: Lines) -> Finished:
         began = time.perf_counter()
@@ -132,13 +122,12 @@ class Server(Listening):
             method, f"{self.url}{path}", content=body, headers={"Content-Type": "application/json"},
             extensions={"timeout": httpx2.Timeout(seconds).as_dict()},
         )  # fmt: skip
-        with lines.ask(request, Bounds(seconds, LARGEST), connections(own=True)) as (response, _):
+        with lines.ask(request, Watch(seconds, LARGEST), connections(own=True)) as response:
             return response.status_code, whole(response)
 
 
-def body_of(request: Request, prompt: Sequence[int], seed: int) -> dict[str, Any]:
+def body_of(spec: RunSpec, prompt: Sequence[int], seed: int) -> dict[str, Any]:
     """The body of a completion request; the server keeps nothing between requests."""
-    spec = request.spec
     law = {"temperature": spec.temperature, "top_k": spec.top_k or 0, "top_p": spec.top_p or 1.0}
     how = {"samplers": LAW, "seed": seed % (1 << 31), "ignore_eos": spec.ignore_eos, "min_p": spec.min_p or 0.0}
     kept = {"cache_prompt": False, "return_tokens": True, "stream": False}
@@ -172,20 +161,16 @@ def drafting_options(spec: RunSpec, pair: CheckedPair) -> list[str]:
     if parts.drafter == "PromptLookup":
         sizes = {"size-n": str(fields.get("most", 3)), "size-m": k, "min-hits": "1"}
         return ["--spec-type", "ngram-simple", *(w for n, v in sizes.items() for w in (f"--spec-ngram-simple-{n}", v))]
-    bounds = {"n-max": k, "n-min": "0", "p-min": "0"}
-    draft = ["--spec-type", "draft-simple", "-md", drafter_of(str(fields["model"]), pair)]
-    return [*draft, *(word for name, value in bounds.items() for word in (f"--spec-draft-{name}", value))]
-
-
-def drafter_of(name: str, pair: CheckedPair) -> str:
-    """The drafting model by its name. UsageError if the server cannot draft with it."""
+    name = str(fields["model"])
     if name in pair.kept or name in pair.foreign or pair.roles[name].head is not None:
         raise UsageError(
             f"--backend {LLAMA_CPP}: it drafts with networks of the target's vocabulary, and {name} is not such a "
-            f"network: {INSTEAD}"
+            "network: use --backend native"
         )
     refuse_files(name, pair)
-    return name
+    bounds = {"n-max": k, "n-min": "0", "p-min": "0"}
+    draft = ["--spec-type", "draft-simple", "-md", name]
+    return [*draft, *(word for name, value in bounds.items() for word in (f"--spec-draft-{name}", value))]
 
 
 def refuse_files(name: str, pair: CheckedPair) -> None:
@@ -199,18 +184,15 @@ def refuse_files(name: str, pair: CheckedPair) -> None:
 def located(options: Sequence[str], pair: CheckedPair) -> list[str]:
     """The server's options with files in place of model names."""
     found = list(options)
-    for place in [number for number, word in enumerate(options) if word in ("-m", "-md")]:
-        found[place + 1] = str(file_of(options[place + 1], pair))
+    for place in [number for number, word in enumerate(options, 1) if word in ("-m", "-md")]:
+        role = pair.roles[options[place]]
+        folder, files = files_of(role)
+        if role.checkpoint.file:
+            found[place] = str(folder / role.checkpoint.file)
+        else:
+            name, cache = role.checkpoint.name, own_place() / "gguf"
+            found[place] = str(gguf_of(name, files, role.config, role.tokenizer, role.dtype, cache))
     return found
-
-
-def file_of(name: str, pair: CheckedPair) -> Path:
-    """The GGUF file of a role: the given file, or one converted from its folder."""
-    role = pair.roles[name]
-    folder, found = files_of(role)
-    if role.checkpoint.file:
-        return folder / role.checkpoint.file
-    return gguf_of(role.checkpoint.name, found, role.config, role.tokenizer, role.dtype, own_place() / "gguf")
 
 
 def notes_on(spec: RunSpec, pair: CheckedPair) -> Sequence[str]:

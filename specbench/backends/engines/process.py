@@ -59,20 +59,12 @@ class Child:
             self.close(0.0)
             raise UnusableModelError(f"{self.name}: silent for {seconds:g} seconds, so it was terminated") from None
         if line is None:
-            raise UnusableModelError(f"{self.name}: {self._death()}")
+            raise UnusableModelError(f"{self.name}: {ending(self.process.wait())} ({reason(tail(self._log))})")
         return self._read(line)
 
     def close(self, patience: float = PATIENCE) -> None:
         """Terminate the process group after a grace period."""
-        if self.process.stdin is not None:
-            with suppress(OSError):
-                self.process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(patience)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self._log.close()
+        end(self.process, self._log, patience)
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -89,12 +81,6 @@ class Child:
         if "error" in found:
             raise UnusableModelError(f"{self.name}: {clean(found['error'], 300)}")
         return found
-
-    def _death(self) -> str:
-        return f"{ending(self.process.wait())} ({reason(self._logged())})"
-
-    def _logged(self) -> str:
-        return tail(self._log)
 
 
 class Listening:
@@ -134,14 +120,20 @@ class Listening:
 
     def close(self) -> None:
         """End it and its children."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()  # its guard ends it
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(PATIENCE)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self._log.close()
+        end(self.process, self._log, PATIENCE)
+
+
+def end(process: subprocess.Popen[bytes], log: IO[bytes], patience: float) -> None:
+    """Close the input of a process, at which it or its guard ends it, and kill its group after a grace period."""
+    with suppress(OSError):
+        if process.stdin is not None:
+            process.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(patience)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    log.close()
 
 
 def free_port() -> int:

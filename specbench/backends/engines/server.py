@@ -12,17 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from specbench.acceptance import (
-    COUNTERS,
-    MEAN,
-    SPARE,
-    STEP,
-    TOTALS,
-    Counters,
-    Record,
-    divided,
-    fitted,
-)
+from specbench.acceptance import COUNTERS, MEAN, SPARE, TOTALS, Counters, Record, divided, fitted
 from specbench.backends.base import Backend, Decode, Held, Loading, refuse_settings, unseen
 from specbench.backends.engines.client import Client
 from specbench.backends.engines.dialects import (
@@ -41,6 +31,7 @@ from specbench.metrics import (
     HELD,
     LAST_PIECE,
     PIECE_GAP,
+    STEP,
     TURN_PART,
     UNREPORTED,
     RoundCounts,
@@ -72,23 +63,18 @@ COARSE = (TOTALS, MEAN)  # sources without rounds or drafted tokens: counters ar
 def open_pair(specs: Sequence[RunSpec]) -> "Server":
     """The servers of some specs, which must be running. Raises UsageError or ServerError."""
     for spec in specs:
-        refuse_spec(spec)
+        if spec.url is None:
+            raise UsageError("--backend openai: name the server with --url http://localhost:8000")
+        if spec.method != BASELINE and spec.baseline_url is None:
+            raise UsageError(
+                "--backend openai: name a server of the same model without a draft with --baseline-url, which the "
+                "speedup is over; or measure one server alone with --method baseline"
+            )
+        refuse_requests(spec)
     found = Server(specs)
     for url in dict.fromkeys(address(spec) for spec in (*specs, *(one.baseline for one in specs))):
         found.check(Client(url), specs[0].target)
     return found
-
-
-def refuse_spec(spec: RunSpec) -> None:
-    """UsageError for settings that only the server's operator can choose."""
-    if spec.url is None:
-        raise UsageError("--backend openai: name the server with --url http://localhost:8000")
-    if spec.method != BASELINE and spec.baseline_url is None:
-        raise UsageError(
-            "--backend openai: name a server of the same model without a draft with --baseline-url, which the speedup "
-            "is over; or measure one server alone with --method baseline"
-        )
-    refuse_requests(spec)
 
 
 def refuse_requests(spec: RunSpec) -> None:
@@ -242,7 +228,11 @@ def answered(client: Client, requests: Sequence[Mapping[str, Any]], spec: RunSpe
         return [client.complete(request) for request in requests]
     times = [0.0] * len(requests) if spec.arrivals is None else times_of(spec, requests)
     found = sent_at(times, lambda number: client.complete(requests[number]), spec.batch, hang_up=client.lines.hang_up)
-    return [one.answer for one in found] if spec.arrivals is None else list(map(as_it_came, found))
+    if spec.arrivals is None:
+        return [one.answer for one in found]
+    came = [tuple(one.late + seconds for seconds in one.answer.arrived) for one in found]  # from its arrival time
+    return [replace(one.answer, arrived=arrived, held=one.late if one.held else None)
+            for one, arrived in zip(found, came, strict=True)]  # fmt: skip
 
 
 def times_of(spec: RunSpec, requests: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -259,12 +249,6 @@ class Sent(Generic[A]):
     answer: A
     late: float
     held: bool
-
-
-def as_it_came(one: Sent[Answer]) -> Answer:
-    """An answer whose times are counted from its arrival time."""
-    arrived = tuple(one.late + seconds for seconds in one.answer.arrived)
-    return replace(one.answer, arrived=arrived, held=one.late if one.held else None)
 
 
 def trace_of(answer: Answer, rounds: Sequence[RoundCounts], part: float, shared: bool, source: str = "") -> Trace:

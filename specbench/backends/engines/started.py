@@ -4,10 +4,8 @@ All arms stay ready where memory is enough. Where it is not, each is started for
 """
 
 import json
-import os
 import re
 import shlex
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -21,6 +19,7 @@ from specbench.backends.base import Decode
 from specbench.backends.engines import arms, install
 from specbench.backends.engines.client import Client
 from specbench.backends.engines.dialects import request_of
+from specbench.backends.engines.external import refuse_grown
 from specbench.backends.engines.process import Listening, environment
 from specbench.backends.engines.server import Server, refuse_requests
 from specbench.backends.engines.vllm import IN_PROCESS, variables
@@ -76,11 +75,8 @@ def in_python(python: Path, module: str, own: Mapping[str, str], names: Sequence
 
 def llama_cpp() -> Program:
     program = install.llama_server()
-    own = install.libraries(program)
-    said = subprocess.run(
-        [str(program), "--help"], env={**os.environ, **own}, capture_output=True, text=True, check=False
-    )
-    return Program((str(program),), own, install.llama_version(program), said.stdout)
+    known = install.printed(program, "--help")
+    return Program((str(program),), install.libraries(program), install.llama_version(program), known)
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {"vllm-serve": vllm, "sglang": sglang, "llama-server": llama_cpp}
@@ -112,11 +108,7 @@ def refuse_spec(spec: RunSpec) -> None:
     arms.common(spec)
     arms.config_in(arms.speculative(spec, spec.draft))
     target = resolve(spec.target, spec.target_revision)
-    if target.shape is not None:
-        raise UsageError(
-            f"--backend {spec.backend}: {spec.target} is grown when it is loaded: write it once with `specbench models "
-            "grow`, and name that folder"
-        )
+    refuse_grown(str(spec.backend), target)
     if spec.backend == "llama-server" and not target.file:
         raise UsageError(f"--backend {spec.backend}: {clean(spec.target)} is not a GGUF file: name one with --target")
 

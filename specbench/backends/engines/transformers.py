@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 import transformers
 
 from specbench.backends import native
-from specbench.backends.base import Backend, Decode, Held, Loading, drafting, no_method, refuse_settings, unseen
+from specbench.backends.base import Backend, Decode, Loading, drafting, no_method, refuse_settings, unseen
 from specbench.backends.checked import CheckedPair
 from specbench.backends.engines import generate
 from specbench.backends.engines.generate import PLAIN, Call, Way
@@ -16,24 +15,21 @@ from specbench.backends.native import Native
 from specbench.backends.roles import Role, whatever_prompts
 from specbench.errors import UnusableModelError, UsageError
 from specbench.metrics import Trace
-from specbench.models.checkpoints.tokenizers import TokenizerChat
 from specbench.models.execution import compiled
 from specbench.models.network.skipping import shares
 from specbench.spec import RunSpec
-from specbench.theory.memory import Demand
 
 NAME = "transformers"
 EAGER = "generate() as it comes, with a cache that grows; --tier compile gives its best form"
 COMPILED = "generate() with a static cache and compiled steps; assisted generation takes neither"
 INSTEAD = "use --backend native"
-GREEDY_RULE, DRAWN_RULE = "strings", "common"  # universal assisted decoding at temperature 0, and above
 
 
 def open_pair(specs: Sequence[RunSpec]) -> "Transformers":
     """The pair of some specs, checked without weights. Raises UsageError or UnusableModelError."""
     found = Transformers(native.open_pair([spec.with_(tier="eager") for spec in specs]), specs)
     for spec in specs:
-        found.way(spec)
+        way_of(spec, found.inner.pair)
     return found
 
 
@@ -43,42 +39,24 @@ class Transformers:
 
     inner: Native
     specs: Sequence[RunSpec]
-    name: ClassVar[str] = NAME
-    scores: Any = field(init=False)
+    name: str = NAME
     networks: None = None
-    tier: str = field(init=False)
     _longest: int = 0
     _calls: dict[RunSpec, tuple[int, Call]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tier = "compile" if self.specs[0].tier == "compile" else "eager"
-        if self.tier == "compile":
+        self.device, self.context = self.inner.device, self.inner.context
+        self.chat, self.encode = self.inner.chat, self.inner.encode
+        self.scores, self.demand = self.inner.scores, self.inner.demand
+        self.tier, about = "eager", EAGER
+        if self.specs[0].tier == "compile":
+            self.tier, about = "compile", COMPILED
             compiled.choose("compile", self.device)  # requires a compiler
-        self.scores = self.inner.scores
-
-    @property
-    def device(self) -> torch.device:
-        return self.inner.device
-
-    @property
-    def context(self) -> int:
-        return self.inner.context
-
-    @property
-    def execution(self) -> str:
-        about = COMPILED if self.tier == "compile" else EAGER
-        return f"tier {self.tier}: transformers {transformers.__version__}, {about}"
+        self.execution = f"tier {self.tier}: transformers {transformers.__version__}, {about}"
 
     @property
     def warnings(self) -> Sequence[str]:
         return self.inner.warnings
-
-    @property
-    def chat(self) -> TokenizerChat:
-        return self.inner.chat
-
-    def encode(self, text: str) -> list[int]:
-        return self.inner.encode(text)
 
     def describe(self) -> dict[str, Any]:
         found = {**self.inner.describe(), "tier_resolved": self.tier}
@@ -87,10 +65,7 @@ class Transformers:
         return found
 
     def notes(self, spec: RunSpec) -> Sequence[str]:
-        return notes_on(self.way(spec), self.tier)
-
-    def demand(self, held: Sequence[Held]) -> Demand | None:
-        return self.inner.demand(held)
+        return notes_on(way_of(spec, self.inner.pair), self.tier)
 
     def frugal(self) -> Backend | None:
         return None
@@ -110,12 +85,8 @@ class Transformers:
         wanted = {whatever_prompts(spec) for spec in specs}
         self._calls = {spec: call for spec, call in self._calls.items() if spec in wanted}
 
-    def way(self, spec: RunSpec) -> Way:
-        """The way to decode a spec. UsageError if transformers cannot."""
-        return way_of(spec, self.inner.pair)
-
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
-        way, longest = self.way(spec), max(longest, self._longest)
+        way, longest = way_of(spec, self.inner.pair), max(longest, self._longest)
         same = whatever_prompts(spec)
         if same not in self._calls or self._calls[same][0] < longest:
             self._calls[same] = longest, self.call(spec, way, longest)
@@ -135,9 +106,10 @@ class Transformers:
         if way.kind == "plain" and self.tier == "compile":
             return generate.compiled(target, settings, longest + spec.max_new_tokens)
         if way.kind == "plain":
-            return generate.plain(target, settings)
+            return generate.watched(generate.twin(target), settings, {})
         if way.kind == "lookup":
-            return generate.lookup(target, settings, way)
+            more = {"prompt_lookup_num_tokens": way.k, "max_matching_ngram_size": way.ngram}
+            return generate.watched(generate.twin(target), settings, {}, **more)
         if way.kind == "early exit":
             return generate.early_exit(target, settings, way.k, way.layers)
         roles = self.inner.pair.roles
@@ -226,7 +198,7 @@ def refuse_vocabulary(spec: RunSpec, name: str, pair: CheckedPair) -> None:
 
 def rule_of(spec: RunSpec) -> str:
     """The rule of universal assisted decoding: strings when greedy, common tokens when sampling."""
-    return GREEDY_RULE if spec.temperature == 0 else DRAWN_RULE
+    return "strings" if spec.temperature == 0 else "common"
 
 
 def notes_on(way: Way, tier: str) -> Sequence[str]:
@@ -234,13 +206,14 @@ def notes_on(way: Way, tier: str) -> Sequence[str]:
     first = "" if way.kind == "mtp" else " and judges the first draft at once"
     found = [f"its first pass reads the prompt{first}; what a later pass takes of it counts as decoding, the rest as "
              "prefill"]  # fmt: skip
-    if way.kind != "plain":
-        found.append("alpha is accepted ÷ tested, counted from the passes")
+    if way.kind == "plain":
+        return found
+    found.append("alpha is accepted ÷ tested, counted from the passes")
     if way.kind == "mtp":
         found.append("the first token comes with the prompt and is a round without a draft")
-    elif way.kind != "plain":
+    else:
         found.append("a draft ends one token before the last requested one, and at the end of the sequence")
-    if way.kind != "plain" and tier == "compile":
+    if tier == "compile":
         found.append("the baseline is compiled, assisted generation is not: it refuses a static cache")
     if way.kind == "universal":
         found.append("texts are re-tokenised in every round, with ten tokens before them")

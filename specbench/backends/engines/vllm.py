@@ -9,8 +9,8 @@ import torch
 
 from specbench.backends.base import drafting, refuse_settings
 from specbench.backends.checked import CheckedPair
-from specbench.backends.engines.external import Apart, Decoded, Finished, Request, Start, files_of, opened, refuse_ours
-from specbench.backends.engines.install import VLLM, installed, vllm_python
+from specbench.backends.engines.external import Finished, Prompts, Start, files_of, refuse_ours
+from specbench.backends.engines.install import VLLM, installed
 from specbench.backends.engines.process import Child
 from specbench.backends.memory import Estimate
 from specbench.errors import UnusableModelError, UsageError
@@ -36,11 +36,6 @@ BUG = (
 )
 
 
-def open_pair(specs: Sequence[RunSpec]) -> Apart:
-    """The pair of some specs, checked without weights. Raises UsageError or UnusableModelError."""
-    return opened(Vllm(vllm_python()), specs)
-
-
 @dataclass(frozen=True)
 class Vllm:
     """vLLM by the Python in which it is installed."""
@@ -49,10 +44,9 @@ class Vllm:
     script: Path = SCRIPT
     patience: tuple[float, float] = (OPENING, DECODING)
     name: ClassVar[str] = VLLM
-
-    @property
-    def about(self) -> str:
-        return "its offline engine, a process per arm; compiled as by default, or with --tier eager as it comes"
+    about: ClassVar[str] = (
+        "its offline engine, a process per arm; compiled as by default, or with --tier eager as it comes"
+    )
 
     def start(self, spec: RunSpec, pair: CheckedPair, places: int) -> Start:
         refuse_options(spec)
@@ -71,14 +65,14 @@ class Vllm:
 
     def serve(self, start: Start, pair: CheckedPair) -> "Process":
         llm = located(start["llm"], pair)
-        child = Child(self.name, [str(self.python), "-I", str(self.script)], variables(self.python, llm))
+        process = Process(self.name, [str(self.python), "-I", str(self.script)], variables(self.python, llm))
+        process.patience = self.patience[1]
         try:
-            said = child.ask({"op": "open", "llm": llm}, self.patience[0])
-            refuse_elsewhere(said, start)
+            refuse_elsewhere(process.ask({"op": "open", "llm": llm}, self.patience[0]), start)
         except BaseException:  # also on an interrupt: it would continue opening
-            child.close()
+            process.close()
             raise
-        return Process(child, self.patience[1])
+        return process
 
     def tier(self, spec: RunSpec) -> str:
         return "eager" if spec.tier == "eager" else "compile"  # vLLM's default
@@ -89,21 +83,17 @@ class Vllm:
         return (version, *notes_on(spec, pair, speculation(spec, pair)))
 
 
-@dataclass(frozen=True)
-class Process:
-    """An opened engine."""
+class Process(Child):
+    """An engine."""
 
-    child: Child
-    patience: float
+    patience = DECODING
 
-    def decode(self, request: Request) -> Decoded:
-        draws = [draw(request, seed) for seed in request.seeds]
-        message = {"op": "decode", "prompts": [list(prompt) for prompt in request.prompts], "draws": draws}
-        said = self.child.ask(message, self.patience)
-        return decoded(said, len(draws))
-
-    def close(self) -> None:
-        self.child.close()
+    def decode(
+        self, spec: RunSpec, prompts: Prompts, seeds: Sequence[int], ends: Sequence[int]
+    ) -> tuple[list[Finished], float]:
+        draws = [draw(spec, seed, ends) for seed in seeds]
+        message = {"op": "decode", "prompts": [list(prompt) for prompt in prompts], "draws": draws}
+        return decoded(self.ask(message, self.patience), len(draws))
 
 
 def refuse_elsewhere(said: Mapping[str, Any], start: Start) -> None:
@@ -115,7 +105,7 @@ def refuse_elsewhere(said: Mapping[str, Any], start: Start) -> None:
         )
 
 
-def decoded(said: Mapping[str, Any], prompts: int) -> Decoded:
+def decoded(said: Mapping[str, Any], prompts: int) -> tuple[list[Finished], float]:
     """The results of a process for this many prompts. UnusableModelError for impossible ones."""
     try:
         seconds = float(said["seconds"])
@@ -124,7 +114,7 @@ def decoded(said: Mapping[str, Any], prompts: int) -> Decoded:
         raise UnusableModelError(f"{VLLM}: its process reported no tokens ({type(error).__name__} {error})") from error
     if len(found) != prompts:
         raise UnusableModelError(f"{VLLM}: its process reported {len(found)} prompts, and {prompts} were requested")
-    return Decoded(found, seconds)
+    return found, seconds
 
 
 def finished(said: Mapping[str, Any], seconds: float) -> Finished:
@@ -132,11 +122,10 @@ def finished(said: Mapping[str, Any], seconds: float) -> Finished:
     return Finished(tuple(map(int, said["tokens"])), float(said["first"]), seconds, *counts)
 
 
-def draw(request: Request, seed: int) -> dict[str, Any]:
+def draw(spec: RunSpec, seed: int, ends: Sequence[int]) -> dict[str, Any]:
     """The sampling parameters of a spec as arguments of SamplingParams."""
-    spec = request.spec
     law = {"temperature": spec.temperature, "top_p": spec.top_p or 1.0, "top_k": spec.top_k or 0}
-    length = {"max_tokens": spec.max_new_tokens, "ignore_eos": spec.ignore_eos, "stop_token_ids": list(request.ends)}
+    length = {"max_tokens": spec.max_new_tokens, "ignore_eos": spec.ignore_eos, "stop_token_ids": list(ends)}
     return {**law, **length, "seed": seed % (1 << 31), "detokenize": False}
 
 
@@ -174,19 +163,16 @@ def speculation(spec: RunSpec, pair: CheckedPair) -> Mapping[str, Any] | None:
         most, least = fields.get("most", 3), fields.get("least", 1)
         return {**common, "method": "ngram", "prompt_lookup_max": most, "prompt_lookup_min": least}
     if parts.drafter == "Suffix":
-        return {**common, "method": "suffix", **suffix(fields)}
+        return {
+            **common,
+            "method": "suffix",
+            "suffix_decoding_max_tree_depth": fields.get("most", 64),
+            "suffix_decoding_max_spec_factor": fields.get("factor", 1.0),
+            "suffix_decoding_min_token_prob": fields.get("least", 0.1),
+            # without carried answers it uses only the prompt and the answer, as ours does
+            "suffix_decoding_max_cached_requests": fields.get("texts", 1000) if fields.get("carry") else 0,
+        }
     return {**common, **judged(spec, parts.rule, pair), **model(str(fields["model"]), pair)}
-
-
-def suffix(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of suffix decoding. Without carried answers it uses only the prompt and the answer, as ours does."""
-    texts = fields.get("texts", 1000) if fields.get("carry") else 0
-    return {
-        "suffix_decoding_max_tree_depth": fields.get("most", 64),
-        "suffix_decoding_max_spec_factor": fields.get("factor", 1.0),
-        "suffix_decoding_min_token_prob": fields.get("least", 0.1),
-        "suffix_decoding_max_cached_requests": texts,
-    }
 
 
 def judged(spec: RunSpec, rule: str, pair: CheckedPair) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from specbench.backends.base import Backend, networks_of
+from specbench.data.loading import load_prompts
 from specbench.errors import UnusableModelError
 from specbench.files import PACKAGE, read_whole
 from specbench.jobs.output import say
@@ -25,8 +26,8 @@ from specbench.models.checkpoints.reduced import coverage, special_tokens
 from specbench.models.network.reduced import known_tokens
 from specbench.models.network.sampling import Sampling
 from specbench.spec import BASELINE, RunSpec
-from specbench.training.cache import Example, Manifest, TokenCache, cached
-from specbench.training.data import Reading, Sources, sources
+from specbench.training.cache import Example, Manifest, Origin, TokenCache, cached
+from specbench.training.data import Sources, sources
 from specbench.training.learner import batch_of
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import FOLDER, Teacher, with_states
@@ -34,14 +35,13 @@ from specbench.training.text import (
     Progress,
     answer_parts,
     answers_origin,
-    text_origin,
+    described,
     text_parts,
     weights_digest,
-    with_weights,
 )
 from specbench.wording import counted
 
-CACHE = "tokens"
+CACHE, PURPOSE = "tokens", "training a draft"
 HELD_OUT = ("held-out.jsonl", "held-out-2.jsonl")  # chats and plain prompts go into separate files
 LICENCE = re.compile(r"^license:\s*([\w.+-]{1,60})\s*$", re.MULTILINE)
 CARDS = 1 << 20  # bytes of a model card
@@ -87,9 +87,7 @@ class Teaching:
     tokenizer: Any
     special: frozenset[int]
     cache: TokenCache
-    device: torch.device
     dtype: torch.dtype
-    recipe: Recipe
     held_out: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     verifier: str = ""  # folder or repository of the target
 
@@ -97,14 +95,14 @@ class Teaching:
     def network(self) -> Any:
         return self.teacher.network
 
-    def coverage(self, student: Any) -> float | None:
+    def coverage(self, student: Any, recipe: Recipe) -> float | None:
         """The target's probability mass on the tokens of a draft's head; None for a full head."""
         known = known_tokens(student, self.teacher.width)
         if known is None:
             return None
         some = [self.cache.held_out[number] for number in range(min(SHOWN, len(self.cache.held_out)))]
-        batch = batch_of(some, self.recipe.length).to(self.device)
-        return coverage(self.teacher.rows(batch, Sampling(self.recipe.temperature)), known.tolist())
+        batch = batch_of(some, recipe.length).to(self.teacher.device)
+        return coverage(self.teacher.rows(batch, Sampling(recipe.temperature)), known.tolist())
 
 
 def teaching(
@@ -123,11 +121,12 @@ def teaching(
     """
     (spec,) = grid.cells({"method": BASELINE, "dataset": source.data[0], **settings})
     backend = complete_backend([spec])
-    tokenizer = networks_of(backend, "training a draft").tokenizer
+    tokenizer = networks_of(backend, PURPOSE).tokenizer
     check(load_config(names.resolve(spec.target, spec.target_revision)), tokenizer)
-    room = backend.context - spec.max_new_tokens - 1
-    how = Reading(backend.encode, chat_settings(spec, backend), room, spec.limit, spec.seed, spec.column, spec.template)
-    found = sources(source.data, how, answered=source.generate)
+    room, chosen = backend.context - spec.max_new_tokens - 1, ("limit", "seed", "column", "template")
+    options = {name: getattr(spec, name) for name in chosen}
+    prompts = partial(load_prompts, longest=room, chat=chat_settings(spec, backend), **options)
+    found = sources(source.data, prompts, backend.encode, answered=source.generate)
     load(backend, spec, max(found.longest, 1), err)
     cache = tokens(backend, spec, source, found, source.cache or folder / CACHE, recipe, err)
     given = taught(backend, spec, source, cache, recipe, again)
@@ -147,33 +146,33 @@ def tokens(
     backend: Backend, spec: RunSpec, source: Source, found: Sources, folder: Path, recipe: Recipe, err: Console
 ) -> TokenCache:
     """The token cache, filled if incomplete."""
-    networks = networks_of(backend, "training a draft")
+    networks = networks_of(backend, PURPOSE)
     asked = spec if source.answer_temperature is None else spec.with_(temperature=source.answer_temperature)
-    described = with_weights(backend.describe(), networks.network("target"))
-    known = (found, described, networks.tokenizer, networks.width)
+    target = networks.network("target")
+    about = described(found, backend.describe(), target, networks.tokenizer, networks.width)
     watch = Reported(err, "answered" if source.generate else "read")
     if not source.generate:
-        origin = text_origin(*known, recipe.length)
+        origin = Origin(kind="text", length=recipe.length, **about)
         return cached(folder, origin, partial(text_parts, found, backend.encode, watch), lambda: found.left_out)
 
     def parts(manifest: Manifest) -> Iterator[Sequence[Example]]:
         decode = backend.prepare(asked, found.longest)
         return answer_parts(decode, found, backend.chat, watch, manifest)
 
-    origin = answers_origin(found, asked, *known[1:], source.samples_per_prompt)
+    origin = answers_origin(about, asked, source.samples_per_prompt)
     return cached(folder, origin, parts, lambda: found.left_out, size=0)
 
 
 class Reported:
-    """Print the progress of the text every half minute and at its end. `now` is the clock, in seconds."""
+    """Print the progress of the text every half minute and at its end."""
 
-    def __init__(self, console: Console, done: str, now: Callable[[], float] = time.monotonic) -> None:
-        self.console, self.done, self.now, self.due = console, done, now, now()
+    def __init__(self, console: Console, done: str) -> None:
+        self.console, self.done, self.due = console, done, time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
-        if self.now() < self.due and progress.done != progress.total:
+        if time.monotonic() < self.due and progress.done != progress.total:
             return
-        self.due = self.now() + AGAIN
+        self.due = time.monotonic() + AGAIN
         what = progress.what if (progress.total or progress.done) != 1 else progress.what.removesuffix("s")
         total = "" if progress.total is None else f" of {progress.total}"
         rate = f", {progress.rate:.0f} tokens/s" if progress.tokens else ""
@@ -193,7 +192,7 @@ def teacher_of(network: Any, source: Source, cache: TokenCache, recipe: Recipe, 
 
 def taught(backend: Backend, spec: RunSpec, source: Source, cache: TokenCache, recipe: Recipe, again: bool) -> Teaching:
     """The facts a trainer needs about a loaded target."""
-    networks, described = networks_of(backend, "training a draft"), backend.describe()
+    networks, about = networks_of(backend, PURPOSE), backend.describe()
     network = networks.network("target")
     if not any(parameter.is_floating_point() for parameter in network.parameters()):
         raise UnusableModelError(f"{spec.target}: its weights are packed: a teacher needs plain ones")
@@ -201,17 +200,15 @@ def taught(backend: Backend, spec: RunSpec, source: Source, cache: TokenCache, r
     what = "the target's own answers to" if source.generate else "the text of"
     return Teaching(
         target=spec.target,
-        source=", ".join(filter(None, (described["target_source"], described["target_commit"]))),
+        source=", ".join(filter(None, (about["target_source"], about["target_commit"]))),
         data=[f"{what} {name}" for name in cache.manifest.origin.data],
-        licence=licence_of(described["target_source"]),
+        licence=licence_of(about["target_source"]),
         teacher=teacher_of(network, source, cache, recipe, again),
         tokenizer=networks.tokenizer,
         special=frozenset(special),
         cache=cache,
-        device=networks.device,
         dtype=next(network.parameters()).dtype,
-        recipe=recipe,
-        verifier=described["target_source"],
+        verifier=about["target_source"],
     )
 
 

@@ -5,24 +5,24 @@ Timings and measurements are ordinary runs, and drafts are trained as by `train 
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 
 from specbench.errors import InterruptedRunError, UnusableModelError, UsageError
-from specbench.files import filling, replace_text
+from specbench.files import replace_text
 from specbench.jobs.output import Output, say
 from specbench.jobs.resume import record_rest
 from specbench.jobs.run import Terminal, described, record
 from specbench.jobs.training.data import CACHE, Source, Teaching, teaching
 from specbench.jobs.training.design_results import Candidate, Found, command, findings, promising, short
-from specbench.jobs.training.start import Start
+from specbench.jobs.training.start import Start, save_network
 from specbench.jobs.training.train import Draft, locked, record_of, trained
 from specbench.measure import grid
 from specbench.measure.calibrate import LOOKAHEAD, TOKENS
@@ -42,18 +42,17 @@ from specbench.show import checks
 from specbench.show.report import page as report_page
 from specbench.show.text import Format
 from specbench.spec import BASELINE, RunSpec
-from specbench.theory.design import DraftTimes, Speed, Spread, amounts
+from specbench.theory.design import DraftTimes, Speed, Spread
 from specbench.theory.optimum import measured_costs
 from specbench.training.learner import DivergedError
 from specbench.training.recipe import Recipe
-from specbench.training.start import LAST, fresh, save_draft, sized
+from specbench.training.start import LAST, fresh, sized
 from specbench.wording import clean_path, counted
 
 TOGETHER = 16  # prompts that the target answers at once
 FACTS = ("specbench", "torch", "transformers", "fingerprint")  # of the machine; timings of two must not mix
 SHAPES, DOCUMENT = "design.csv", "design.json"
 PAPER = "Leviathan et al. 2022 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318)"
-GO_ON = "the same command continues it"
 
 
 def start(design: "Design", style: Format) -> None:
@@ -64,10 +63,10 @@ def start(design: "Design", style: Format) -> None:
 
 @dataclass(frozen=True)
 class Design:
-    """A design: budgets, timings, rungs of training, training data and the target.
+    """A requested design.
 
-    count: the parameters that budgets count; k_max: the longest lookahead; repeat: timings per shape; output:
-    None for the default folder.
+    settings: the target's; count: the parameters that budgets count; k_max: the longest lookahead; repeat:
+    timings per shape; rungs: of training; output: None for the default folder.
     """
 
     settings: Mapping[str, Any]
@@ -103,8 +102,8 @@ class Design:
 
     @property
     def steps(self) -> list[int]:
-        """Cumulative training tokens after each rung."""
-        return amounts(self.recipe.tokens, self.rungs)
+        """The training tokens of a shape after every rung: doubled each time, all of them on the last."""
+        return [max(1, self.recipe.tokens >> (self.rungs - 1 - number)) for number in range(self.rungs)]
 
     def carried_out(self) -> tuple[Found, list[str]]:
         """Run the design; returns its results and the findings in sentences. Completed steps are not repeated."""
@@ -127,14 +126,11 @@ class Design:
                 lines = [*findings(found), command(found, self.spec.target, self.source.data, self.source.generate)]
                 self.write(found, lines)
         except KeyboardInterrupt as stop:
-            raise InterruptedRunError(GO_ON) from stop
+            raise InterruptedRunError("the same command continues it") from stop
         return found, lines
 
     def candidates(self, target: Any) -> tuple[list[Candidate], list[str]]:
-        """The widest shape of every budget and depth for a target's configuration, and a line for each impossible one.
-
-        UsageError if there is no shape at all.
-        """
+        """The widest shape of every budget and depth, and a line for impossible ones. UsageError if all are."""
         vocabulary = target.get_text_config(decoder=True).vocab_size
         found, impossible = list[Candidate](), list[str]()
         for budget, layers in product(self.budgets, self.depths):
@@ -149,9 +145,10 @@ class Design:
 
     def write(self, found: Found, lines: Sequence[str]) -> None:
         """Write design.csv, design.json, and the report on the drafts that were measured."""
+        document = json.dumps({**found.document, "findings": lines}, indent=2, default=asdict)
         with folder.writing_to(self.place):
             write_csv(self.place / SHAPES, found.rows)
-            replace_text(self.place / DOCUMENT, json.dumps({**found.document, "findings": lines}, indent=2) + "\n")
+            replace_text(self.place / DOCUMENT, document + "\n")
         runs = sorted((file.parent for file in self.place.glob("measured/*/journal.jsonl")), key=lambda run: run.name)
         if runs:
             report_page.write_report(runs[-1:], self.place / "report.html", svg=True)
@@ -164,15 +161,13 @@ class Design:
         """Time all shapes with random weights, which take as long as trained ones, and passes at several lookaheads."""
         for one in shapes:
             if not (self.draft(one, 0) / LAST).exists():
-                with filling(self.draft(one, 0)) as scratch:
-                    tokenizer.save_pretrained(scratch)
-                save_draft(fresh(one.shape, config, self.spec.seed), self.draft(one, 0))
-        k_max, repeat = self.k_max, self.repeat
+                save_network(fresh(one.shape, config, self.spec.seed), self.draft(one, 0), tokenizer)
+        k_max = self.k_max
         ks = sorted({1 << n for n in range(k_max.bit_length())} | {k_max})
         arms = dict.fromkeys([*((one, min(LOOKAHEAD, k_max)) for one in shapes), *((shapes[0], k) for k in ks)])
         new = max(TOKENS, k_max + 1)
-        brief = self.spec.with_(limit=1, repeat=repeat, max_new_tokens=new, ignore_eos=True)
-        line = f"timing {counted(len(shapes), 'shape')} {repeat} times …"
+        brief = self.spec.with_(limit=1, repeat=self.repeat, max_new_tokens=new, ignore_eos=True)
+        line = f"timing {counted(len(shapes), 'shape')} {self.repeat} times …"
         cells = self.run("timed", brief, list(arms), 0, Output(quiet=True), line)
         for (one, _), cell in zip(arms, cells, strict=True):
             if not cell.samples:
@@ -186,12 +181,13 @@ class Design:
         settings = {name: value for name, value in self.settings.items() if name != "limit"} | {"batch": TOGETHER}
         source = replace(self.source, cache=self.source.cache or self.place / CACHE)
         given = teaching(settings, source, self.recipe, self.place, self.err, again=True)
+        draft = Draft(settings, Start(), source, self.recipe, self.place, command=command_line())
         chosen, alphas = to_be_trained(shapes, speed), dict[str, dict[int, float]]()
         some = f"{counted(len(chosen), 'shape')} of {len(shapes)}"
         say(self.err, [f"training {some}, {self.steps[0]:,} tokens each …"])
 
         def score(one: Candidate, tokens: int) -> float:
-            alpha = self.taught(one, tokens, Draft(settings, Start(), source, self.recipe, Path()), given)
+            alpha = self.taught(one, tokens, draft, given)
             alphas.setdefault(one.name, {})[tokens] = alpha
             speedup = speed.best(one.name, alpha).speedup
             say(self.err, [f"{one.name} after {tokens:,} tokens: α {alpha:.3f}, {speedup:.2f}× predicted"])
@@ -201,34 +197,29 @@ class Design:
 
     def taught(self, one: Candidate, tokens: int, draft: Draft, given: Teaching) -> float:
         """α of a draft on held-out text after so many tokens in total; 0 if its training diverges."""
-        number, shape, recipe = self.steps.index(tokens), one.shape, self.recipe
+        number = self.steps.index(tokens)
         before = self.steps[number - 1] if number else 0
-        sizes = {name: getattr(shape, name) for name in ("layers", "hidden", "intermediate", "heads", "kv_heads")}
-        draft = replace(
-            draft,
-            start=Start(str(self.draft(one, before))) if before else Start(**sizes),
-            recipe=recipe.model_copy(update={"tokens": tokens - before, "seed": recipe.seed + number}),
-            output=self.draft(one, tokens),
-            command=command_line(),
-        )
+        begin = Start(str(self.draft(one, before))) if before else Start(**asdict(one.shape))
+        recipe = self.recipe.model_copy(update={"tokens": tokens - before, "seed": self.recipe.seed + number})
+        asked = replace(draft, start=begin, recipe=recipe, output=self.draft(one, tokens))
         try:
-            return trained(draft, given, self.err)[1].figures.alpha
+            return trained(asked, given, self.err)[1].figures.alpha
         except DivergedError as error:  # the others continue
             say(self.err, [f"note: {error}"])
             return 0.0
 
     def measured(self, found: Found) -> dict[str, Cell]:
         """Measure the finalists, each at its best lookahead, interleaved with each other and the baseline."""
-        finals = [(one, found.best_of(one.name).k) for one in found.rungs[-1]]
-        cells = self.run("measured", self.spec, finals, self.steps[-1], Output(quiet=self.err.quiet))
-        return {one.name: cell for (one, _), cell in zip(finals, cells, strict=True)}
+        arms = [(one, found.best_of(one.name).k) for one in found.rungs[-1]]
+        cells = self.run("measured", self.spec, arms, self.steps[-1], Output(quiet=self.err.quiet))
+        return {one.name: cell for (one, _), cell in zip(arms, cells, strict=True)}
 
     def run(
         self, name: str, spec: RunSpec, arms: Sequence[tuple[Candidate, int]], tokens: int, output: Output,
         line: str = "",
     ) -> list[Cell]:  # fmt: skip
         """Run or resume an ordinary run of some drafts, each with a lookahead; returns their cells."""
-        models = {model_of(one): str(self.draft(one, tokens)) for one, _ in arms}
+        models = {one.model: str(self.draft(one, tokens)) for one, _ in arms}
         specs = [spec.with_(method=self.method(one), k=k, model=models) for one, k in arms]
         runs = [file.parent for file in (self.place / name).glob(f"*/{DESCRIPTION}")]
         begun = next((run for run in runs if list(read_run(run).specs) == specs), None)
@@ -237,7 +228,7 @@ class Design:
         watch = Terminal(output)
         done = record(specs, self.place / name, watch) if begun is None else record_rest(begun, watch)
         if done.stop is not None:
-            raise InterruptedRunError(GO_ON) from done.stop
+            raise done.stop
         by_spec = {cell.spec: cell for cell in done.cells}
         return [by_spec[one] for one in specs]
 
@@ -245,43 +236,33 @@ class Design:
         """The method file of a draft: a chain from its network."""
         file = self.place / "methods" / f"{one.name}.yaml"
         file.parent.mkdir(exist_ok=True)
-        drafter = {"ModelDrafter": {"model": model_of(one), "k": "k", "schedule": "schedule"}}
+        drafter = {"ModelDrafter": {"model": one.model, "k": "k", "schedule": "schedule"}}
         summary = f"A chain from a draft of {counted(one.shape.layers, 'layer')} of width {one.shape.hidden}"
         chain = {"Speculate": {"drafter": drafter, "model": "target", "verifier": "Rejection"}}
         write_method(file, {"summary": summary, "paper": PAPER, "lossless": True, "method": chain})
         return str(file)
 
 
-def model_of(one: Candidate) -> str:
-    """The name of its network in method files."""
-    return f"draft-{one.name.replace('.', '-')}"
-
-
 def speed_of(timed: Mapping[tuple[str, int], Sequence[Sample]], k_max: int) -> Speed:
-    """Medians and quartiles of the times of a target and its drafts, from the turns of every (draft, lookahead).
-
-    Other lookaheads are interpolated linearly.
-    """
-    turns = {arm: [turn_of(sample) for sample in samples] for arm, samples in timed.items()}
-    ks = sorted({k for _, k in turns})
-
-    def values(column: str, k: int) -> list[float]:
-        return [turn[column] for (_, at), some in turns.items() if at == k for turn in some]
-
-    verify = np.interp(range(k_max + 1), [0, *ks], [1.0, *(median(values("verify", k)) for k in ks)])
-    drafts = {}
-    for (name, k), some in turns.items():
-        if k == min(LOOKAHEAD, k_max):
-            token, c, first, later = ([turn[column] for turn in some] for column in ("token", "c", "first", "later"))
-            drafts[name] = DraftTimes(Spread.of(token), Spread.of(c), median(first), median(later))
+    """Medians and quartiles of times, from the turns of each (draft, lookahead), others being interpolated."""
+    turns = {arm: pd.DataFrame(map(turn_of, samples)) for arm, samples in timed.items()}
+    every = pd.concat(turns, names=["name", "k"])
+    by_k = every.groupby("k")[["v", "verify"]].median()
+    ks = by_k.index.tolist()
+    verify = np.interp(range(k_max + 1), [0, *ks], [1.0, *by_k["verify"]])
     return Speed(
-        step=Spread.of([turn["step"] for turn in next(iter(turns.values()))]),
-        verify=tuple(max(0.0, float(one)) for one in verify),
-        overhead=median(turn["overhead"] for some in turns.values() for turn in some),
-        v={k: median(values("v", k)) for k in ks},
-        drafts=drafts,
+        step=Spread.of(next(iter(turns.values()))["step"]),
+        verify=tuple(verify.clip(0).tolist()),
+        overhead=float(every["overhead"].median()),
+        v=dict(zip(ks, by_k["v"].tolist(), strict=True)),
+        drafts={name: times_of(some) for (name, k), some in turns.items() if k == min(LOOKAHEAD, k_max)},
         k_max=k_max,
     )
+
+
+def times_of(turns: pd.DataFrame) -> DraftTimes:
+    first, later = turns[["first", "later"]].median().tolist()
+    return DraftTimes(Spread.of(turns["token"]), Spread.of(turns["c"]), first, later)
 
 
 def turn_of(sample: Sample) -> dict[str, float]:

@@ -18,12 +18,8 @@ from specbench.wording import counted, finite_or_none, grouped, interval_text
 PROMISING = 0.9  # highest break-even α of a shape that is trained
 NEAR = 0.05  # tolerance for agreement of a fitted and a measured optimum, as the optimum is flat
 FINER = 4  # sizes evaluated by the formula between two budgets
+MEASURED = ("tokens_per_second", "speedup", "speedup_low", "speedup_high", "lossless", "status")
 TRAINED = ("trained_tokens", "alpha", "k", "tokens_per_round", "speedup_predicted", "tokens_per_second_predicted")
-RISES = {
-    "rises": "the latency rises with depth",
-    "level within the spread": "the latency does not fall with depth beyond its spread",
-    "does not rise": "the latency does NOT rise with depth",
-}
 Row = dict[str, Any]
 
 
@@ -39,6 +35,11 @@ class Candidate:
     def name(self) -> str:
         """Budget, layers and width, as in 1M-4x128."""
         return f"{short(self.budget)}-{self.shape.layers}x{self.shape.hidden}"
+
+    @property
+    def model(self) -> str:
+        """The name of its network in method files."""
+        return f"draft-{self.name.replace('.', '-')}"
 
 
 def short(number: int) -> str:
@@ -72,16 +73,16 @@ class Found:
     @cached_property
     def rows(self) -> list[Row]:
         """One row per shape: first the measured ones, fastest first."""
-        rows = [self.row(one) for one in self.candidates]
-        return sorted(
-            rows, key=lambda row: (-(row["tokens_per_second"] or 0), -(row["tokens_per_second_predicted"] or 0))
-        )
+        columns = ("tokens_per_second", "tokens_per_second_predicted")
+        return sorted(map(self.row, self.candidates), key=lambda row: [-(row[column] or 0) for column in columns])
 
     def row(self, one: Candidate) -> Row:
         times, step = self.speed.drafts[one.name], self.speed.step.value
-        row = {"name": one.name, "budget": one.budget, "budget_counts": self.counted}
-        row |= {name: getattr(one.shape, name) for name in ("layers", "hidden", "intermediate", "heads", "kv_heads")}
-        row |= {
+        row = {
+            "name": one.name,
+            "budget": one.budget,
+            "budget_counts": self.counted,
+            **asdict(one.shape),
             "parameters": one.parameters,
             "parameters_in_layers": one.shape.parameters(0),
             "latency_ms": 1000 * times.token.value,
@@ -99,8 +100,7 @@ class Found:
             trained = (last, alphas[last], best.k, best.tokens, best.speedup, best.speedup / step)
             row |= zip(TRAINED, trained, strict=True)
         cell = self.cells[one.name].row() if one.name in self.cells else {}
-        row |= {c: cell.get(c) for c in ("tokens_per_second", "speedup", "speedup_low", "speedup_high", "lossless")}
-        row |= {"status": cell.get("status")}
+        row |= {column: cell.get(column) for column in MEASURED}
         row |= {f"measured_{column}": cell.get(column) for column in ("alpha", "tokens_per_round", "c")}
         row |= {"reached": self.reached(one), **dict.fromkeys(("compared_k", "compared_tokens_per_round", "on_front"))}
         return row | self.compared.get(one.name, {})
@@ -119,17 +119,12 @@ class Found:
 
         All have learned equally many tokens. On the front, no other shape is as cheap and accepted as often.
         """
-        alphas = {name: known[self.steps[0]] for name, known in self.alphas.items()}
-        best = self.rungs[0][0].name
-        k = self.speed.best(best, alphas[best]).k
-        on_front = design.front([(self.speed.drafts[name].c.value, alpha) for name, alpha in alphas.items()])
+        points = {name: (self.speed.drafts[name].c.value, known[self.steps[0]]) for name, known in self.alphas.items()}
+        best, on_front = self.rungs[0][0].name, design.front(list(points.values()))
+        k = self.speed.best(best, points[best][1]).k
         return {
-            name: {
-                "compared_k": k,
-                "compared_tokens_per_round": formulas.expected_tokens(alpha, k),
-                "on_front": on,
-            }
-            for (name, alpha), on in zip(alphas.items(), on_front, strict=True)
+            name: {"compared_k": k, "compared_tokens_per_round": formulas.expected_tokens(alpha, k), "on_front": on}
+            for (name, (_, alpha)), on in zip(points.items(), on_front, strict=True)
         }
 
     @property
@@ -139,10 +134,9 @@ class Found:
 
     def gain(self, name: str, other: str) -> Interval:
         """Measured tokens per second of a draft ÷ those of another, paired by prompt."""
-        before, after = ([s.method for s in self.cells[one].samples] for one in (other, name))
-        seconds = ([trace.seconds for trace in some] for some in (before, after))
-        tokens = ([len(trace.tokens) for trace in some] for some in (before, after))
-        return statistics.speedup_interval(next(seconds), next(tokens), next(seconds), next(tokens))
+        arms = [[sample.method for sample in self.cells[one].samples] for one in (other, name)]
+        before, after = (([trace.seconds for trace in arm], [len(trace.tokens) for trace in arm]) for arm in arms)
+        return statistics.speedup_interval(*before, *after)
 
     @cached_property
     def latency_fit(self) -> LatencyFit | None:
@@ -168,30 +162,26 @@ class Found:
         return max((one for one in found if one is not None), key=lambda one: one.choice.speedup, default=None)
 
     def by_fits(self, layers: int, parameters: float) -> Optimum | None:
-        """The predicted optimum of a shape, by both fits and the formula."""
+        """The prediction for a shape; None without fits."""
         if self.latency_fit is None or self.acceptance_fit is None:
             return None
-        fits = (self.latency_fit, self.acceptance_fit)
-        return design.fitted(fits, self.speed, (layers, parameters), self.steps[-1])
+        return design.fitted(self.latency_fit, self.acceptance_fit, self.speed, (layers, parameters), self.steps[-1])
 
     @property
     def document(self) -> dict[str, Any]:
-        """The content of design.json: rows, fits, the optimum by the formula, and the target's costs."""
-        found = {name: getattr(self, name) for name in ("latency_fit", "acceptance_fit", "optimum_by_fits")}
-        speed = self.speed
+        """The content of design.json: rows, the fits and their optimum as dataclasses, the target's costs."""
+        speed, fits = self.speed, ("latency_fit", "acceptance_fit", "optimum_by_fits")
+        orders = [[one.name for one in rung] for rung in self.rungs]
         return {
             "shapes": self.rows,
-            **{name: None if one is None else asdict(one) for name, one in found.items()},
+            **{name: getattr(self, name) for name in fits},
             "target": {
                 "step_ms": 1000 * speed.step.value,
                 "v": speed.v,
                 "verify": speed.verify,
                 "overhead": speed.overhead,
             },
-            "rungs": [
-                {"tokens": tokens, "order": [one.name for one in rung]}
-                for tokens, rung in zip(self.steps, self.rungs, strict=True)
-            ],
+            "rungs": [{"tokens": tokens, "order": order} for tokens, order in zip(self.steps, orders, strict=True)],
         }
 
 
@@ -199,14 +189,11 @@ def findings(found: Found) -> list[str]:
     """The findings, one sentence each: the target, depth, the fits, the optimum, the best draft."""
     speed = found.speed
     passes = ", ".join(f"{v:.2f}× at K {k}" for k, v in speed.v.items())
-    return [
+    step = (
         f"a step of the target takes {milliseconds(speed.step, ' ms')}; its pass over K + 1 tokens, in passes over one "
-        f"(v): {passes}",
-        *depth_lines(found),
-        *fit_lines(found),
-        *optimum_lines(found),
-        *best_lines(found),
-    ]
+        f"(v): {passes}"
+    )
+    return [step, *depth_lines(found), *fit_lines(found), *optimum_lines(found), *best_lines(found)]
 
 
 def milliseconds(time: Spread, unit: str = "") -> str:
@@ -220,8 +207,11 @@ def depth_lines(found: Found) -> list[str]:
         ordered = sorted(some, key=lambda one: one.shape.layers)
         times = [found.speed.drafts[one.name].token for one in ordered]
         depths, shown = ", ".join(str(one.shape.layers) for one in ordered), ", ".join(map(milliseconds, times))
-        line = f"{short(some[0].budget)} parameters: {RISES[design.rising(times)]}: {shown} ms per token at {depths}"
-        lines += [f"{line} layers (quartiles)"] if len(some) > 1 else []
+        if len(some) > 1:
+            lines.append(
+                f"{short(some[0].budget)} parameters: the latency {design.rising(times)}: {shown} ms per token "
+                f"at {depths} layers (quartiles)"
+            )
     return lines
 
 

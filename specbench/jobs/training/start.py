@@ -20,8 +20,6 @@ from specbench.models.heads import files
 from specbench.models.heads.recognition import WORDS, Head
 from specbench.models.network.passes import windows_of
 from specbench.models.network.reduced import SIZE, reduce_head
-from specbench.training.distil import Lesson
-from specbench.training.evaluation import chosen, sampled
 from specbench.training.heads import HeadLesson, Masked
 from specbench.training.new_heads import Asked, HeadKind, beginning, save_head
 from specbench.training.pruning import Keep, pruned
@@ -47,7 +45,7 @@ class Begun:
     words: str
     shape: str
     save: Callable[[Any, Path], None]
-    lesson: Lesson | None = None
+    lesson: HeadLesson | None = None
     card: Mapping[str, str] = field(default_factory=dict)
     command: str = "sweep-k"
 
@@ -93,7 +91,12 @@ class Start:
     def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
         """A network; folder: that of a continued run, whose draft has its shape and whose checkpoint the weights."""
         student = begun(self, given, recipe, folder)
-        return Begun(student, self.words, said_of(student), lambda network, place: save_network(network, place, given))
+        return Begun(
+            student,
+            self.words,
+            said_of(student),
+            lambda network, place: save_network(network, place, given.tokenizer, given.dtype),
+        )
 
     def check(self, config: Any, tokenizer: Any) -> None:
         text = config.get_text_config(decoder=True)
@@ -116,24 +119,21 @@ def refuse_vocabulary(vocabulary: int | None, config: Any) -> None:
 
 
 def begun(asked: Start, given: Teaching, recipe: Recipe, folder: Path | None) -> Any:
-    """The initial network, on the teacher's device.
-
-    folder: that of a continued run; its draft has the shape, and its checkpoint the weights.
-    """
+    """The initial network, on the teacher's device; folder: of a continued run, whose draft has its shape."""
     if folder is not None:
         return loaded(str(folder), given)
     student = first(asked, given, recipe)
     if asked.vocabulary is not None:
         ids = most_frequent(given.cache.counts(), asked.vocabulary, given.special)
         student = reduce_head(student, ids)
-    return student.to(given.device)
+    return student.to(given.teacher.device)
 
 
-def save_network(network: Any, folder: Path, given: Teaching) -> None:
-    """Save a draft as a checkpoint, in the target's dtype and with its tokenizer."""
-    save_draft(network, folder, given.dtype)
+def save_network(network: Any, folder: Path, tokenizer: Any, dtype: torch.dtype | None = None) -> None:
+    """Save a draft as a checkpoint, by default in its own dtype. Its weights appear last."""
     with filling(folder) as scratch:
-        given.tokenizer.save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+    save_draft(network, folder, dtype)
 
 
 def first(asked: Start, given: Teaching, recipe: Recipe) -> Any:
@@ -162,7 +162,7 @@ def shape_of(asked: Start, config: Any) -> Shape:
 def loaded(name: str, given: Teaching) -> Any:
     """Load a checkpoint as a draft of this target. UnusableModelError if their tokens differ."""
     checkpoint = compatible(name, given.network.config, given.tokenizer)
-    return loading.load_model(checkpoint, torch.float32, given.device).model
+    return loading.load_model(checkpoint, torch.float32, given.teacher.device).model
 
 
 def compatible(name: str, config: Any, tokenizer: Any) -> Checkpoint:
@@ -257,28 +257,20 @@ class MtpStart:
 
 
 def head_begun(kind: HeadKind, words: str, given: Teaching, recipe: Recipe, asked: Asked) -> Begun:
-    """A head with the name `words`, with its lesson.
-
-    A continued run builds the same head: equal seeds give equal heads, and the checkpoint has the weights.
-    """
+    """A head with its lesson. A continued run builds the same by its seed; the checkpoint has the weights."""
     student, layout = beginning(kind, given.network, asked)
     known = getattr(student.config, SIZE, None)
     vocabulary = "" if known is None else f", a vocabulary of {known:,} tokens"
     read = ", ".join("the last hidden state" if tap == "z" else f"h[{tap}]" for tap in student.head.taps)
     return Begun(
-        student=student.to(given.device),
+        student=student.to(given.teacher.device),
         words=words,
         shape=f"{parameters_of(student):,} parameters{vocabulary}, reads {read}",
         save=lambda trained, place: save_head(trained, layout, place, given.dtype),
-        lesson=lesson_of(given, recipe, asked.steps, student.head.taps),
+        lesson=HeadLesson(given.teacher, student.head.taps, given.cache, recipe, asked.steps),
         card={"what": f"head ({WORDS[kind]})", "alpha": ALPHA},
         command="run",
     )
-
-
-def lesson_of(given: Teaching, recipe: Recipe, steps: int, taps: Any = ()) -> HeadLesson:
-    held_out = chosen(given.cache.held_out, recipe.held_out)
-    return HeadLesson(given.teacher, taps, held_out, recipe, steps, sampled(given.cache, recipe))
 
 
 @dataclass(frozen=True)
@@ -309,8 +301,8 @@ class PardStart:
             student=Masked(network, mask),
             words=f"{self.start.begin}, through masks",
             shape=f"{said_of(network)}, its mask is the token {mask}",
-            save=lambda student, place: save_network(student.network, place, given),
-            lesson=lesson_of(given, recipe, self.steps),
+            save=lambda student, place: save_network(student.network, place, given.tokenizer, given.dtype),
+            lesson=HeadLesson(given.teacher, (), given.cache, recipe, self.steps),
             card={"what": "small language model (PARD)", "alpha": ALPHA},
             command="run",
         )

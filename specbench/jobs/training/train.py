@@ -6,42 +6,40 @@ repeating the command continues the training.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from specbench.errors import UsageError
-from specbench.files import clear_unfinished, read_whole, replace_text
+from specbench.files import read_whole, replace_text
 from specbench.jobs.output import say
 from specbench.jobs.training.data import CACHE, Source, Teaching, teaching
-from specbench.jobs.training.start import Beginning, Begun
+from specbench.jobs.training.start import Beginning, Begun, parameters_of
 from specbench.show.text import Format, print_records
-from specbench.training.distil import Kept, pace, train
+from specbench.training.cache import acquired
+from specbench.training.distil import Kept, Run, pace
 from specbench.training.evaluation import (
-    Figures,
     Judge,
     Point,
     Provenance,
     Trained,
-    chosen,
     curve_rows,
     model_card,
-    sampled,
 )
 from specbench.training.evaluation import Progress as Learning
-from specbench.training.learner import DivergedError, Missed, is_first, newest_checkpoint, process_state
+from specbench.training.learner import DivergedError, is_first, missed, newest_checkpoint, process_state
 from specbench.training.recipe import Recipe
 from specbench.wording import clean, clean_path, first_line
 
-CHECKPOINTS, CURVE, LOCK, RECORD = "checkpoints", "curve.csv", ".lock", "training.json"
+CHECKPOINTS, CURVE, RECORD = "checkpoints", "curve.csv", "training.json"
 MOST = 1 << 20  # bytes of a record
 NAMES = ("draft", "second", "third")  # of the drafts in the method boosted-merge
 PLAIN = 30.0  # seconds between two lines without a terminal
@@ -89,12 +87,11 @@ def start(asked: Draft, style: Format, quiet: bool) -> None:
     """
     err = console(quiet)
     with locked(asked.output):
-        given, record = ready(asked, asked.identity, err, again=asked.hours is not None)
-        run = Training(asked, given, record, err)
+        given, tokens = ready(asked, asked.identity, err, again=asked.hours is not None)
+        run = Training(asked, given, tokens, err)
         done = run.train()
     if is_first():
-        categories = {**done.by_category, "all": done.figures} if len(done.by_category) > 1 else {"all": done.figures}
-        rows = [{"category": name, **asdict(one)} for name, one in categories.items()]
+        rows = [{"category": name, **asdict(one)} for name, one in done.categories.items()]
         title = (
             f"held-out text, temperature {asked.recipe.temperature:g}, after {done.progress.tokens:,} learned tokens"
         )
@@ -132,13 +129,10 @@ def boost(asked: Draft, drafts: int, style: Format, quiet: bool) -> None:
 
 def worth(student: Any, given: Teaching, recipe: Recipe, earlier: Sequence[Any]) -> dict[str, Any]:
     """Acceptance of a draft on the held-out text, alone and (greedy) together with the earlier drafts."""
-    held_out = chosen(given.cache.held_out, recipe.held_out)
-
-    def judged(how: Recipe, others: Sequence[Any]) -> Figures:
-        return Judge(given.teacher, held_out, how, sampled(given.cache, how), others).figures(student)[0]
-
-    together = judged(recipe.model_copy(update={"temperature": 0.0}), earlier)
-    return {**asdict(judged(recipe, ())), "together": together.alpha}
+    greedy = recipe.model_copy(update={"temperature": 0.0})
+    alone, _ = Judge(given.teacher, given.cache, recipe).figures(student)
+    together, _ = Judge(given.teacher, given.cache, greedy, earlier).figures(student)
+    return {**asdict(alone), "together": together.alpha}
 
 
 def print_worth(
@@ -163,19 +157,16 @@ def console(quiet: bool) -> Console:
     return Console(stderr=True, quiet=quiet or not is_first())
 
 
-def ready(asked: Draft, identity: Mapping[str, Any], err: Console, again: bool) -> "tuple[Teaching, Record]":
-    """The teacher with its text, and the record of the folder, which is checked before anything is read."""
+def ready(asked: Draft, identity: Mapping[str, Any], err: Console, again: bool) -> tuple[Teaching, int | None]:
+    """The teacher with its text, and the result of `record_of`, which checks the folder before any reading."""
     with process_state().main_process_first():
-        record = record_of(asked.output, identity)
+        tokens = record_of(asked.output, identity)
         given = (asked.settings, asked.source, asked.recipe, asked.output, err, asked.start.check)
-        return teaching(*given, again=again), record
+        return teaching(*given, again=again), tokens
 
 
 def trained(asked: Draft, given: Teaching, err: Console, earlier: Sequence[Any] = ()) -> tuple[Any, Trained]:
-    """Train one of several drafts of a loaded target into its folder; returns the student and its results.
-
-    earlier: the drafts that it will be combined with.
-    """
+    """Train a draft of a loaded target to be combined with earlier ones; the student and its results."""
     with locked(asked.output):
         run = Training(asked, given, record_of(asked.output, asked.identity), err, earlier)
         return run.student, run.train()
@@ -188,12 +179,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
         return
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK, timeout=0)
-        lock.acquire()
-        clear_unfinished(folder)
-    except Timeout:
-        raise UsageError(f"{clean_path(folder)} is being written by another process: wait for it, or end it") from None
+        lock = acquired(folder, str(clean_path(folder)))
     except OSError as error:
         raise UsageError(f"cannot write to {clean_path(folder)}: {error.strerror or error}") from error
     try:
@@ -204,11 +190,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 @dataclass
 class Training:
-    """A training run in its folder."""
+    """A training run in its folder. tokens: the number to learn, if measured and not given."""
 
     asked: Draft
     given: Teaching
-    record: "Record"
+    tokens: int | None
     err: Console
     earlier: Sequence[Any] = ()
     made: Begun = field(init=False)
@@ -226,11 +212,11 @@ class Training:
     def train(self) -> Trained:
         """Train to the end; leaves the best draft in the folder, with a card and the whole curve."""
         kept = Kept(self.asked.output / CHECKPOINTS, self.keep, self.asked.minutes * 60)
-        data = (self.given.teacher, self.given.cache, self.timed(self.asked.recipe))
-        weights = Missed(self.earlier) if self.earlier and self.asked.boosted else None
+        data = (self.given.teacher, self.given.cache, self.timed())
+        weights = partial(missed, self.earlier) if self.earlier and self.asked.boosted else None
         try:
             with shown(self.err) as watch:
-                done = train(self.student, *data, kept, watch, weights, self.earlier, self.made.lesson)
+                done = Run(self.student, *data, kept, watch, weights, self.earlier, self.made.lesson).trained()
         except DivergedError as error:
             raise DivergedError(
                 f"{error}: {clean_path(self.asked.output)} has the best draft before that; try a smaller --rate, "
@@ -240,17 +226,18 @@ class Training:
             self.write_card(done)
         return done
 
-    def timed(self, recipe: Recipe) -> Recipe:
+    def timed(self) -> Recipe:
         """The recipe with as many tokens as the hours allow, measured once and then kept."""
-        if self.asked.hours is None:
+        recipe, hours = self.asked.recipe, self.asked.hours
+        if hours is None:
             return recipe
-        if self.record.tokens is None:
+        if self.tokens is None:
             found = pace(self.student, self.given.teacher, self.given.cache, recipe, self.made.lesson)
-            self.record = replace(self.record, tokens=found.tokens(self.asked.hours * 3600, recipe.evaluations))
+            self.tokens = found.tokens(hours * 3600, recipe.evaluations)
             if is_first():
-                write_record(self.asked.output, self.record)
-            say(self.err, [f"{found.speed:.0f} tokens/s here: {self.record.tokens:,} tokens in {self.asked.hours:g} h"])
-        return recipe.model_copy(update={"tokens": self.record.tokens})
+                write_record(self.asked.output, self.asked.identity, self.tokens)
+            say(self.err, [f"{found.speed:.0f} tokens/s here: {self.tokens:,} tokens in {hours:g} h"])
+        return recipe.model_copy(update={"tokens": self.tokens})
 
     def keep(self, student: Any, done: Trained) -> None:
         """Save the draft as a ready-to-use checkpoint, with its card."""
@@ -264,13 +251,13 @@ class Training:
             source=self.given.source,
             start=self.made.words,
             shape=self.made.shape,
-            parameters=sum(p.numel() for p in self.student.parameters()),
+            parameters=parameters_of(self.student),
             data=self.given.data,
             licence=self.asked.licence or self.given.licence or "unknown",
             command=self.asked.command,
             **self.made.card,
         )
-        text = model_card(made, self.asked.recipe, done.figures, done.by_category, done.progress.curve)
+        text = model_card(made, self.asked.recipe, done)
         replace_text(self.asked.output / "README.md", text)
         curve = pd.DataFrame(curve_rows(done.progress.curve))
         replace_text(self.asked.output / CURVE, curve.to_csv(index=False))
@@ -280,7 +267,7 @@ class Training:
 
     def conclusion(self, done: Trained) -> Sequence[str]:
         folder, target = clean_path(self.asked.output), self.given.target
-        coverage = self.given.coverage(self.student)
+        coverage = self.given.coverage(self.student, self.asked.recipe)
         reach = [] if coverage is None else [f"its vocabulary covers {coverage:.1%} of the target's tokens"]
         return [
             f"{done.ended}: the best draft is in {folder}",
@@ -294,37 +281,28 @@ def unseen(folder: Path, given: Teaching) -> str:
     return "".join(f" --dataset jsonl:{folder / file}" for file in given.held_out)
 
 
-@dataclass(frozen=True)
-class Record:
-    """identity: the requested training; tokens: how many to train on, if measured and not given."""
-
-    identity: Mapping[str, Any]
-    tokens: int | None = None
-
-
-def record_of(folder: Path, identity: Mapping[str, Any]) -> Record:
-    """The existing or new record of a folder.
+def record_of(folder: Path, identity: Mapping[str, Any]) -> int | None:
+    """The measured number of tokens in the record of a folder, if any; a new folder is given a record.
 
     UsageError if it is for another training or unreadable, or the folder has unrelated files.
     """
-    asked = Record(json.loads(json.dumps(identity, default=str)))
     files = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     if not (folder / RECORD).exists():
         if files:
             raise UsageError(
                 f"{clean_path(folder)} holds other files ({clean(files[0])} …): a draft needs its own --output"
             )
-        write_record(folder, asked)
-        return asked
+        write_record(folder, identity)
+        return None
     # a continued run's folder is written to, and links may lead anywhere
     if link := next((inner for inner in folder.rglob("*") if inner.is_symlink()), None):
         raise UsageError(f"{clean_path(link)} is a link: put the file or the folder itself there")
-    begun = read_record(folder / RECORD)
-    if (different := next(differences(begun.identity, asked.identity), None)) is None:
-        return begun
+    begun, tokens = read_record(folder / RECORD)
+    if (different := next(differences(begun, json.loads(json.dumps(identity, default=str))), None)) is None:
+        return tokens
     if not {*files} - {RECORD, CACHE}:  # nothing was learned yet, and cached text checks its own source
-        write_record(folder, asked)
-        return asked
+        write_record(folder, identity)
+        return None
     name, there, here = different
     raise UsageError(
         f"{clean_path(folder)} was begun with {clean(name)} {clean(there)}, not {clean(here)}: give the same to "
@@ -332,10 +310,10 @@ def record_of(folder: Path, identity: Mapping[str, Any]) -> Record:
     )
 
 
-def read_record(file: Path) -> Record:
+def read_record(file: Path) -> tuple[dict[str, Any], int | None]:
     try:
         found = json.loads(read_whole(file, MOST))
-        return Record(dict(found["identity"]), found["tokens"] if found["tokens"] is None else int(found["tokens"]))
+        return dict(found["identity"]), found["tokens"] if found["tokens"] is None else int(found["tokens"])
     except OSError as error:
         raise UsageError(f"cannot read {clean_path(file)}: {error.strerror or first_line(error)}") from error
     except (ValueError, TypeError, KeyError) as error:
@@ -344,8 +322,8 @@ def read_record(file: Path) -> Record:
         ) from error
 
 
-def write_record(folder: Path, record: Record) -> None:
-    text = json.dumps({"identity": record.identity, "tokens": record.tokens}, indent=1)
+def write_record(folder: Path, identity: Mapping[str, Any], tokens: int | None = None) -> None:
+    text = json.dumps({"identity": identity, "tokens": tokens}, indent=1, default=str)
     replace_text(folder / RECORD, text + "\n")
 
 
@@ -359,36 +337,33 @@ def differences(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, An
 
 
 class Shown:
-    """Draw or print the progress of training; every evaluation has its own line. `now` is the clock, in seconds."""
+    """Draw or print the progress of training; every evaluation has its own line."""
 
-    def __init__(self, console: Console, bar: Progress | None, now: Callable[[], float] = time.monotonic) -> None:
-        self.console, self.bar, self.now = console, bar, now
-        self.task = bar.add_task("training", total=None) if bar is not None else None
-        self.seen, self.due = 0, now() + PLAIN
+    def __init__(self, console: Console, bar: Progress) -> None:
+        self.console, self.bar, self.task = console, bar, bar.add_task("training", total=None)
+        self.seen, self.due = 0, time.monotonic() + PLAIN
         self.began: tuple[float, int] | None = None
 
     def __call__(self, progress: Learning, recipe: Recipe) -> None:
-        if self.began is None:
-            self.began = self.now(), progress.tokens
-        line = f"{state(progress)}{self.speed(progress, recipe)}"
-        if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=progress.tokens, total=recipe.tokens, description=line)
+        now = time.monotonic()
+        self.began = self.began or (now, progress.tokens)
+        line = f"{state(progress)}{speed(progress, recipe, now - self.began[0], self.began[1])}"
+        self.bar.update(self.task, completed=progress.tokens, total=recipe.tokens, description=line)
         if len(progress.curve) > self.seen:
-            self.seen = len(progress.curve)
-            self.due = self.now() + PLAIN
-            say(self.console, [evaluated(progress.curve[-1], recipe)])
-        elif self.bar is None and self.now() >= self.due:
-            self.due = self.now() + PLAIN
-            say(self.console, [line])
+            self.seen, line = len(progress.curve), evaluated(progress.curve[-1], recipe)
+        elif not self.bar.disable or now < self.due:
+            return
+        self.due = now + PLAIN
+        say(self.console, [line])
 
-    def speed(self, progress: Learning, recipe: Recipe) -> str:
-        """Tokens per second since this process began, and the remaining minutes at that speed."""
-        assert self.began is not None
-        seconds, learned = self.now() - self.began[0], progress.tokens - self.began[1]
-        if learned <= 0 or seconds <= 0:
-            return ""
-        left = (recipe.tokens - progress.tokens) * seconds / learned / 60
-        return f", {learned / seconds:.0f} tokens/s, about {max(left, 0):.0f} min left"
+
+def speed(progress: Learning, recipe: Recipe, seconds: float, before: int) -> str:
+    """Tokens per second since this process began, and the remaining minutes at that speed."""
+    learned = progress.tokens - before
+    if learned <= 0 or seconds <= 0:
+        return ""
+    left = (recipe.tokens - progress.tokens) * seconds / learned / 60
+    return f", {learned / seconds:.0f} tokens/s, about {max(left, 0):.0f} min left"
 
 
 def state(progress: Learning) -> str:
@@ -409,9 +384,8 @@ def evaluated(point: Point, recipe: Recipe) -> str:
 @contextmanager
 def shown(console: Console) -> Iterator[Shown]:
     """A `Shown` for a console, drawn on a terminal."""
-    if not console.is_terminal or console.quiet:
-        yield Shown(console, None)
-        return
+    hidden = not console.is_terminal or console.quiet
     text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-    with Progress(text, BarColumn(bar_width=16), TimeRemainingColumn(), console=console, transient=True) as bar:
+    columns = (text, BarColumn(bar_width=16), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         yield Shown(console, bar)

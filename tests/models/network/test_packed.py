@@ -313,7 +313,7 @@ def test_a_draft_that_learns_is_read_as_it_changes(pair: Pair) -> None:
     assert not matrices(found["draft"])
     assert found["draft"] is native.network("draft")
     before = native.passing()["target"]
-    native.hold("target[:1]", with_layers(native.network("target"), [0]))
+    native.modules["target[:1]"] = with_layers(native.network("target"), [0])
     assert matrices(native.passing()["target[:1]"])
     assert native.passing()["target"] is not before
 
