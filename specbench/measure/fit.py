@@ -15,7 +15,7 @@ from specbench.data import sources
 from specbench.errors import SMALLER, Missing, TooLargeError
 from specbench.measure.group import Failure
 from specbench.models.checkpoints import loading, weights
-from specbench.models.checkpoints.names import Checkpoint, download_command, fetch
+from specbench.models.checkpoints.names import Checkpoint, fetch, repository
 from specbench.models.execution.machine import free_memory, resident
 from specbench.spec import RunSpec
 from specbench.theory.memory import Fit
@@ -161,7 +161,7 @@ def of_model(role: str, checkpoint: Checkpoint) -> Needed:
     files = weights.there(checkpoint, folder)
     if files or Path(checkpoint.source).exists():
         return Needed(*about, "here", sum(file.stat().st_size for file in files))
-    return Needed(*about, "to fetch", loading.download_size(checkpoint), download_command(checkpoint))
+    return Needed(*about, "to fetch", loading.download_size(checkpoint), repository(checkpoint).command())
 
 
 def of_data(dataset: str) -> Needed:

@@ -20,11 +20,11 @@ from transformers.models.gemma2 import modeling_gemma2
 from specbench.decoding import decode, rounds
 from specbench.decoding.drafters.chain import ModelDrafter
 from specbench.decoding.loop import Speculate
+from specbench.decoding.protocols import Cacheless
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import ROOT, TokenTree
 from specbench.decoding.types import Context
 from specbench.models.checkpoints.description import attention, experts
-from specbench.models.heads.recursive import Recursive
 from specbench.models.network.sampling import Sampling
 from tests.support.families import CONFIGS, RECURRENT
 from tests.support.rows import select
@@ -165,8 +165,9 @@ class Branches:
 
 
 def models_of(method: Speculate) -> list[Any]:
-    drafts: Any = [method.drafter.model] if isinstance(method.drafter, ModelDrafter) else []
-    return [method.model, *(one.model if isinstance(one, Recursive) else one for one in drafts)]
+    """Those with a cache of their own."""
+    found = [method.model, *([method.drafter.model] if isinstance(method.drafter, ModelDrafter) else [])]
+    return [getattr(one, "model", one) for one in found if not isinstance(one, Cacheless)]
 
 
 @dataclass

@@ -9,7 +9,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from pickle import UnpicklingError
@@ -37,42 +36,27 @@ PROBES = (
 NO_LIMIT = sys.maxsize
 
 
-@dataclass(frozen=True)
-class PairReport:
-    """The properties of a pair that a run needs.
-
-    `vocabulary` is that of the target's tokenizer, which encodes prompts and decodes output; higher
-    ids are padding. `context` is the maximum for both models, NO_LIMIT if neither declares one.
-    """
-
-    vocabulary: int
-    target_width: int
-    draft_width: int
-    context: int
-    warnings: tuple[str, ...]
-
-
 def check_pair(
     target_tokenizer: "PreTrainedTokenizerBase",
     draft_tokenizer: "PreTrainedTokenizerBase",
     target_config: "PreTrainedConfig",
     draft_config: "PreTrainedConfig",
     name: str = "draft",
-) -> PairReport:
-    """The report on a valid pair; an invalid one is refused with the differences. `name` is the draft's role."""
+) -> tuple[int, list[str]]:
+    """(the context of both models, NO_LIMIT if neither declares one; warnings). UnusableModelError, with the
+    differences, for models that do not fit. `name` is the draft's role."""
     target, draft = _tokens(target_tokenizer), _tokens(draft_tokenizer)
-    widths = _text(target_config).vocab_size, _text(draft_config).vocab_size
     _refuse_other_tokens(target, draft, name)
     warnings = [
         *_unknown(target, draft, "target", name),
         *_unknown(draft, target, name, "target"),
         *_other_habits(target_tokenizer, draft_tokenizer, name),
-        *_other_widths(target, *widths, name),
+        *_other_widths(target, target_config, draft_config, name),
     ]
     contexts = context_length(target_config), context_length(draft_config)
     if contexts[1] < contexts[0]:
         warnings.append(f"the {name} reads {contexts[1]} tokens only: the run is limited to its context")
-    return PairReport(max(target) + 1, *widths, min(contexts), tuple(warnings))
+    return min(contexts), warnings
 
 
 def _tokens(tokenizer: "PreTrainedTokenizerBase") -> dict[int, str]:
@@ -80,12 +64,8 @@ def _tokens(tokenizer: "PreTrainedTokenizerBase") -> dict[int, str]:
     return {number: token for token, number in sorted(tokenizer.get_vocab().items())}
 
 
-def _text(config: "PreTrainedConfig") -> "PreTrainedConfig":
-    return config.get_text_config(decoder=True)
-
-
 def context_length(config: "PreTrainedConfig") -> int:
-    limit = getattr(_text(config), "max_position_embeddings", None)
+    limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else NO_LIMIT
 
 
@@ -142,7 +122,10 @@ def _encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
         raise UnusableModelError(f"a tokenizer fails on the text {text!r}: {first_line(error)}") from error
 
 
-def _other_widths(tokens: dict[int, str], target_width: int, draft_width: int, draft: str) -> list[str]:
+def _other_widths(
+    tokens: dict[int, str], target_config: "PreTrainedConfig", draft_config: "PreTrainedConfig", draft: str
+) -> list[str]:
+    target_width, draft_width = (c.get_text_config(decoder=True).vocab_size for c in (target_config, draft_config))
     warnings = []
     for name, width in (("target", target_width), (draft, draft_width)):
         beyond = sorted(number for number in tokens if number >= width)
@@ -195,7 +178,8 @@ def obstacle(folder: Path) -> str | None:
     if not isinstance(config, dict):
         return f"unusable {file}: a JSON {type(config).__name__}, not an object"
     reason = next(objections(config), None) or too_few_weights(folder, config)
-    if not reason and (other := next(objections({**config, "eos_token_id": ends_in(folder)}), None)):
+    ends = json_object(folder / GENERATION).get("eos_token_id")  # they override those of config.json
+    if not reason and (other := next(objections({**config, "eos_token_id": ends}), None)):
         return f"unusable {folder / GENERATION}: {other}"
     return reason and f"unusable {file}: {reason}"
 
@@ -232,17 +216,18 @@ def _growth(step: Any) -> int:
     return _growth(list(step.values()))
 
 
-def ends_in(folder: Path) -> Any:
-    """The end ids of the generation config, which override those of config.json; None if missing."""
+def json_object(file: Path, most: int = LARGEST) -> dict[str, Any]:
+    """The JSON object in a file; empty if it is missing or invalid, which its reader reports."""
     try:
-        return json.loads(read_whole(folder / GENERATION, LARGEST))["eos_token_id"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # transformers reports any other fault
-        return None
+        found = json.loads(read_whole(file, most))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def objections(config: dict[str, Any]) -> Iterator[str]:
     """The invalid numbers of a configuration and of its parts, in words."""
-    vocabulary = max((n for key, n in named(config) if key == "vocab_size" and is_count(n)), default=None)
+    vocabulary = max((n for key, n in named(config) if key == "vocab_size" and type(n) is int), default=None)
     for key, value in named(config):
         if key in LAYERS and (wrong := beyond(value, 1, MOST_LAYERS)):
             yield f"{key} is {clean(wrong[0], 40)}, where whole numbers up to {MOST_LAYERS:,} are possible"
@@ -284,7 +269,7 @@ def least_weights(config: dict[str, Any]) -> int:
 def _count(part: dict[str, Any], name: str) -> int:
     """A number of a configuration, or the largest of a list with one per layer; 0 if missing."""
     found: Any = part.get(name)
-    return max((int(one) for one in (found if isinstance(found, list) else [found]) if is_count(one)), default=0)
+    return max((int(one) for one in (found if isinstance(found, list) else [found]) if type(one) is int), default=0)
 
 
 def named(config: dict[str, Any], depth: int = 3) -> Iterator[tuple[str, Any]]:
@@ -298,11 +283,7 @@ def named(config: dict[str, Any], depth: int = 3) -> Iterator[tuple[str, Any]]:
 def beyond(value: Any, least: int, most: int) -> list[Any]:
     """The values of a number or a per-layer list that are not whole numbers within bounds; None is ignored."""
     found = value if isinstance(value, list) else [] if value is None else [value]
-    return [one for one in found if not (is_count(one) and least <= one <= most)]
-
-
-def is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return [one for one in found if not (type(one) is int and least <= one <= most)]
 
 
 def attempt(failed: str, load: Callable[[], Any]) -> Any:
@@ -314,13 +295,9 @@ def attempt(failed: str, load: Callable[[], Any]) -> Any:
     except Exception as error:  # a pickle with code, a damaged archive, an adapter of another base
         if out_of_memory(error):
             raise  # not the checkpoint's fault: the caller knows the other contents of memory
-        raise UnusableModelError(f"{failed}: {explained(error)}") from error
-
-
-def explained(error: Exception) -> str:
-    """The message of a loading error, from its own words if they are useful."""
-    if isinstance(error, UnpicklingError):  # torch's message advises running the code
-        return "damaged, or a pickle with code, which is never run: copy it again, or convert to safetensors"
-    if isinstance(error, KeyError):
-        return f"config.json has {error}, which transformers does not know"
-    return first_line(error)
+        reason = first_line(error)
+        if isinstance(error, UnpicklingError):  # torch's message advises running the code
+            reason = "damaged, or a pickle with code, which is never run: copy it again, or convert to safetensors"
+        elif isinstance(error, KeyError):
+            reason = f"config.json has {error}, which transformers does not know"
+        raise UnusableModelError(f"{failed}: {reason}") from error

@@ -6,7 +6,6 @@ and only from a source that cannot change between check and use: a repository at
 """
 
 import inspect
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoModelForCausalLM,
+    AutoTokenizer,
     DynamicCache,
     PreTrainedConfig,
     PreTrainedTokenizerBase,
@@ -25,13 +25,11 @@ from transformers import (
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from specbench.errors import UnusableModelError, UsageError
-from specbench.files import read_whole
 from specbench.models.checkpoints import check, gguf, names, quantise, reduced, weights
 from specbench.models.checkpoints.check import LARGEST_TOKENIZER
 from specbench.models.checkpoints.names import GGUF, GROWN, Checkpoint
 from specbench.models.network import attention as grouped
 from specbench.models.scale import growth
-from specbench.models.scale.shapes import Shape
 from specbench.wording import clean, first_line
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "*.tiktoken")
@@ -44,22 +42,19 @@ def load_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         reason = obstacle(config)
     except Exception as error:  # entries of a type that transformers does not check
         reason = f"unusable config.json: {first_line(error)}"
-    if checkpoint.shape:
-        reason = reason or _not_to_be_grown(config, checkpoint.shape)
+    if checkpoint.shape and not reason:
+        if method := quantise.method_of(config):
+            reason = f"its weights are quantised by {method}, and only plain ones can be grown"
+        elif known := reduced.label(config):
+            reason = f"its head knows {known}, and only one that knows all of them can be grown"
+        else:
+            reason = growth.obstacle(config, checkpoint.shape)
     if reason:
         raise UnusableModelError(f"{checkpoint.name}: {reason}")
     if checkpoint.shape:
         small = checkpoint.name.rpartition(GROWN)[0]
         return growth.grown_config(config, checkpoint.shape, Path(small).name if Path(small).exists() else small)
     return config
-
-
-def _not_to_be_grown(config: PreTrainedConfig, shape: Shape) -> str | None:
-    if method := quantise.method_of(config):
-        return f"its weights are quantised by {method}, and only plain ones can be grown"
-    if known := reduced.label(config):
-        return f"its head knows {known}, and only one that knows all of them can be grown"
-    return growth.obstacle(config, shape)
 
 
 def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
@@ -78,7 +73,7 @@ def _stored_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     try:
         with gguf.read_once(checkpoint):
             config: PreTrainedConfig = transformers.AutoConfig.from_pretrained(folder, **common(checkpoint))
-        named = auto_map(folder / "config.json")
+        named = check.json_object(folder / "config.json").get("auto_map")
         name = named.get("AutoModelForCausalLM") if isinstance(named, dict) else None
         if checkpoint.may_run and name:
             network: Any = get_class_from_dynamic_module(name, str(folder), local_files_only=True)
@@ -103,8 +98,8 @@ def description(checkpoint: Checkpoint) -> Path:
 
 def common(checkpoint: Checkpoint) -> dict[str, Any]:
     """The common arguments of all transformers loaders."""
-    trust = {"local_files_only": True, "trust_remote_code": checkpoint.may_run}
-    return {**trust, **gguf.arguments(checkpoint)}
+    found = {"local_files_only": True, "trust_remote_code": checkpoint.may_run}
+    return {**found, "gguf_file": checkpoint.file} if checkpoint.file else found
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
@@ -121,7 +116,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         raise UnusableModelError(f"{checkpoint.name}: {beyond}")
     try:
         with gguf.read_once(checkpoint):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **common(checkpoint))
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **common(checkpoint))
         tokenizer("a")  # some faults of a description appear only with the first text
         chats = getattr(tokenizer, "chat_template", None) or ""
         for template in chats.values() if isinstance(chats, dict) else [chats]:
@@ -132,8 +127,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         hint = "" if whole else " (without a tokenizer.json it needs sentencepiece)"
         reason = f"unusable tokenizer in {folder}: {first_line(error)}{hint}"
         raise UnusableModelError(f"{checkpoint.name}: {reason}") from error
-    found: PreTrainedTokenizerBase = tokenizer
-    return found
+    return tokenizer
 
 
 def _silence() -> None:
@@ -155,7 +149,12 @@ def obstacle(config: PreTrainedConfig) -> str | None:
     """Why a checkpoint with this configuration is not supported; None if it is."""
     if (reason := _not_causal(config)) or recurrent(config):
         return reason
-    return _not_by_position(config) or _not_our_inputs(config)
+    if reason := _not_by_position(config):
+        return reason
+    missing = {"past_key_values", "position_ids"} - set(inspect.signature(network_class(config).forward).parameters)
+    if missing:
+        return f"{config.model_type} takes no {' and no '.join(sorted(missing))}, which token trees and rollback need"
+    return None
 
 
 def recurrent(config: PreTrainedConfig) -> bool:
@@ -175,14 +174,6 @@ def _not_causal(config: PreTrainedConfig) -> str | None:
         return f"{config.model_type} is an encoder (is_decoder is false), not a causal language model"
     if other := [name for name in getattr(config, "architectures", None) or () if OTHER_HEAD.search(name)]:
         return f"it was saved as {other[0]}, which is not a causal language model"
-    return None
-
-
-def _not_our_inputs(config: PreTrainedConfig) -> str | None:
-    network = network_class(config)
-    missing = {"past_key_values", "position_ids"} - set(inspect.signature(network.forward).parameters)
-    if missing:
-        return f"{config.model_type} takes no {' and no '.join(sorted(missing))}, which token trees and rollback need"
     return None
 
 
@@ -229,12 +220,7 @@ def _cache_layers(config: PreTrainedConfig) -> set[str]:
         return {f"no cache layers known: {type(error).__name__}"}
 
 
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 
 
 def resolve_device(name: str) -> torch.device:
@@ -318,7 +304,7 @@ def refuse_unpinned(checkpoint: Checkpoint, folder: Path) -> None:
 def code_of(folder: Path) -> Iterator[str]:
     """The classes named in a checkpoint's descriptions, and its own generate(): the code that transformers runs."""
     for file in sorted(folder.glob(DESCRIBED)):
-        yield from names_in(auto_map(file))
+        yield from names_in(check.json_object(file, LARGEST_TOKENIZER).get("auto_map"))
     if (folder / GENERATE).exists():
         yield str(GENERATE)
 
@@ -330,11 +316,3 @@ def names_in(found: Any) -> Iterator[str]:
     elif isinstance(found, dict | list):
         for one in found.values() if isinstance(found, dict) else found:
             yield from names_in(one)
-
-
-def auto_map(file: Path) -> Any:
-    """The auto_map of a description, with the classes in the checkpoint."""
-    try:
-        return json.loads(read_whole(file, LARGEST_TOKENIZER)).get("auto_map")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None  # the reader of the description reports the error

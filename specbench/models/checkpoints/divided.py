@@ -79,16 +79,13 @@ def place(device: torch.device) -> str:
     return HOST if device.type == HOST else f"{device.type}:{device.index or 0}"
 
 
-def places(device: torch.device) -> list[str]:
-    """The devices for layers, in the order in which they are filled: the device, then other GPUs."""
-    others = range(torch.cuda.device_count()) if device.type == "cuda" else ()
-    return list(dict.fromkeys([place(device), *(f"cuda:{number}" for number in others)]))
-
-
 def limits(text: str, device: torch.device) -> dict[str, int]:
     """The maximum bytes of weights for GPUs and host, by name. UsageError for an invalid text."""
+    others = range(torch.cuda.device_count()) if device.type == "cuda" else ()
+    # in the order in which they are filled
+    known = list(dict.fromkeys([place(device), *(f"cuda:{number}" for number in others), HOST]))
     if text == AUTO:
-        free = {name: free_memory(torch.device(name)) for name in (*places(device), HOST)}
+        free = {name: free_memory(torch.device(name)) for name in known}
         return {name: NO_MEMORY_LIMIT if size is None else int(SHARE * size) for name, size in free.items()}
     parts = dict(part.strip().partition("=")[::2] for part in text.split(","))
     try:
@@ -96,7 +93,6 @@ def limits(text: str, device: torch.device) -> dict[str, int]:
     except (ValueError, RuntimeError) as error:  # an invalid size or device
         sizes = ",".join(f"{name}=20GB" for name in dict.fromkeys((place(device), HOST)))
         raise UsageError(f"{OPTION} {text}: use {AUTO}, or how much to put where, such as {sizes}") from error
-    known = dict.fromkeys((*places(device), HOST))
     if unknown := set(found) - set(known):
         raise UsageError(f"{OPTION} {text}: {min(unknown)} is not one of {', '.join(known)}")
     return {name: found[name] for name in known if name in found}

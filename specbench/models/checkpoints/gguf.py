@@ -49,11 +49,6 @@ def fetch(checkpoint: Checkpoint) -> Path:
     return folder
 
 
-def arguments(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The extra arguments of transformers' loaders; empty for a checkpoint that is not a GGUF file."""
-    return {"gguf_file": checkpoint.file} if checkpoint.file else {}
-
-
 @contextmanager
 def read_once(checkpoint: Checkpoint) -> Iterator[None]:
     """Let transformers use the existing reader: configuration, tokenizer and weights each begin by reading
@@ -90,23 +85,17 @@ def forget(file: Path) -> None:
     _READERS.pop(file, None)
 
 
-def kinds(file: Path) -> Counter[str]:
-    """The number of weights per GGUF type (Q4_1, F32 …)."""
-    return _kinds(file, file.stat().st_mtime_ns)
+def commonest(file: Path) -> str:
+    """The GGUF type (Q4_1, F32 …) of most weights of a file."""
+    return _commonest(file, file.stat().st_mtime_ns)
 
 
 @cache
-def _kinds(file: Path, _: int) -> Counter[str]:
-    found: Counter[str] = Counter()
+def _commonest(file: Path, _: int) -> str:
+    found = Counter[str]()
     for tensor in reader(file).tensors:
         found[tensor.tensor_type.name] += int(tensor.n_elements)
-    return found
-
-
-def commonest(file: Path) -> str:
-    """The type of most of its weights."""
-    (name, _), *_ = kinds(file).most_common(1)
-    return name
+    return found.most_common(1)[0][0]
 
 
 NAMES = {
@@ -206,19 +195,13 @@ def add(writer: Any, name: str, weight: Tensor, config: Any, dtype: torch.dtype)
 
     if "rotary_emb" in name or (name == "lm_head.weight" and config.tie_word_embeddings):
         return
-    if "q_proj" in name or "k_proj" in name:
-        weight = paired(weight, config.num_attention_heads if "q_proj" in name else config.num_key_value_heads)
+    if "q_proj" in name or "k_proj" in name:  # llama.cpp puts the halves of a rotary pair together
+        heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
+        weight = weight.reshape(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
     for ours, theirs in NAMES.items():
         name = name.replace(ours, theirs)
-    if weight.ndim < 2 or dtype == torch.float32:
-        writer.add_tensor(name, weight.float().contiguous().numpy())
-    elif dtype == torch.float16:
-        writer.add_tensor(name, weight.half().contiguous().numpy())
+    data = weight.to(dtype if weight.ndim > 1 else torch.float32).contiguous()
+    if data.dtype == torch.bfloat16:
+        writer.add_tensor(name, data.view(torch.uint8).numpy(), raw_dtype=gguf.GGMLQuantizationType.BF16)
     else:
-        data = weight.bfloat16().contiguous().view(torch.uint8).numpy()
-        writer.add_tensor(name, data, raw_dtype=gguf.GGMLQuantizationType.BF16)
-
-
-def paired(weight: Tensor, heads: int) -> Tensor:
-    """The weight with the two halves of a rotary pair next to each other, as in llama.cpp."""
-    return weight.reshape(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+        writer.add_tensor(name, data.numpy())

@@ -4,7 +4,6 @@ Refuses weights that would give wrong numbers: missing, damaged, or of other sha
 transformers would fill those with random numbers.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,12 +17,11 @@ from transformers.distributed.configuration_utils import DistributedConfig
 
 from specbench import hub
 from specbench.errors import Missing, UnusableModelError, UsageError
-from specbench.files import read_whole
 from specbench.models.checkpoints import divided, gguf, names, quantise, reduced, weights
-from specbench.models.checkpoints.check import LARGEST, attempt
+from specbench.models.checkpoints.check import attempt, json_object
 from specbench.models.checkpoints.description import common, experts, load_config, network_class, resolve_dtype
 from specbench.models.checkpoints.divided import AS_STORED, OPTION, How, limits, obstacle
-from specbench.models.checkpoints.names import Checkpoint, download_command, fetch, install, repository, require
+from specbench.models.checkpoints.names import Checkpoint, fetch, install, repository, require
 from specbench.models.checkpoints.weights import Watch, no_floats, stored, unwatched
 from specbench.models.scale import growth
 from specbench.wording import some
@@ -128,15 +126,10 @@ def _stored(checkpoint: Checkpoint, config: Any, wanted: _Wanted) -> Loaded:
         said.append(f"{checkpoint.name}: pickled weights (.bin), read by torch's weights-only loader")
     if info["unexpected_keys"]:
         said.append(f"{checkpoint.name}: weights that the model does not use: {some(info['unexpected_keys'])}")
-    warnings = (
-        *said,
-        *divided.notes(checkpoint.name, model),
-    )
-    ready = model.eval().requires_grad_(False)
+    said += divided.notes(checkpoint.name, model)
     processes = f"split over {wanted.how.parallel} processes" if wanted.how.parallel else ""
-    parts = (files.label(wanted.device), divided.label(model), processes)
-    label = ", ".join(filter(None, parts))
-    return Loaded(ready, wanted.dtype, names.commit(folder), warnings, label)
+    label = ", ".join(filter(None, (files.label(wanted.device), divided.label(model), processes)))
+    return Loaded(model.eval().requires_grad_(False), wanted.dtype, names.commit(folder), tuple(said), label)
 
 
 def _merged(adapter: weights.Adapter, config: Any, wanted: _Wanted) -> Loaded:
@@ -146,7 +139,8 @@ def _merged(adapter: weights.Adapter, config: Any, wanted: _Wanted) -> Loaded:
     base = _plain(adapter.base, config, wanted)
     model = attempt(f"{name}: cannot merge this adapter", lambda: weights.merge(adapter, base.model, wanted.device))
     commit = names.commit(names.fetch(adapter.checkpoint))
-    done = f"{base.weights}, {weights.merged_label(adapter, base.commit)}"
+    source = f"{adapter.base.place}@{base.commit}" if base.commit else adapter.base.place
+    done = f"{base.weights}, LoRA adapter merged into {source}"
     return replace(base, model=model.eval().requires_grad_(False), commit=commit, weights=done)
 
 
@@ -291,7 +285,7 @@ def unavailable(role: str, checkpoint: Checkpoint) -> Missing | None:
         return None
     absent = (
         f"{repository(checkpoint).subject}: its weights are not in the cache, and the hub does not answer: run "
-        f"`{download_command(checkpoint)}` where there is a network"
+        f"`{repository(checkpoint).command()}` where there is a network"
     )
     return described(role, checkpoint, absent, None)
 
@@ -320,19 +314,17 @@ def needed_extra(checkpoint: Checkpoint, folder: Path) -> tuple[str, str]:
         return "gguf", "a GGUF file"
     if (folder / weights.ADAPTER).is_file():
         return "peft", "an adapter"
-    try:
-        found = json.loads(read_whole(folder / "config.json", LARGEST)).get("quantization_config") or {}
-        method = str(found.get("quant_method"))
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return "", ""  # the reader of the configuration reports the error
-    need = quantise.NEEDS.get(method)
-    return (need.extra, f"its weights are quantised by {method}, which") if need else ("", "")
+    found = json_object(folder / "config.json").get("quantization_config")
+    method = str(found.get("quant_method")) if isinstance(found, dict) else ""
+    extra = quantise.NEEDS.get(method, "")
+    return (extra, f"its weights are quantised by {method}, which") if extra else ("", "")
 
 
 def described(role: str, checkpoint: Checkpoint, message: str, cause: BaseException | None) -> Missing:
     """An unavailable checkpoint, with its size if the hub reports it. cause: the hub's answer, if any."""
-    refusal = message.removeprefix(f"{repository(checkpoint).subject} ") if hub.refused(cause) else ""
-    return Missing(role, checkpoint.name, message, download_command(checkpoint), refusal, download_size(checkpoint))
+    source = repository(checkpoint)
+    refusal = message.removeprefix(f"{source.subject} ") if hub.refused(cause) else ""
+    return Missing(role, checkpoint.name, message, source.command(), refusal, download_size(checkpoint))
 
 
 def download_size(checkpoint: Checkpoint) -> int | None:

@@ -75,10 +75,6 @@ class Model(_Entry):
             raise ValueError("needs either repo or path or package")
         return self
 
-    @property
-    def source(self) -> str:
-        return self.repo or (f"package:{self.package.name}" if self.package else "shipped")
-
 
 class Pair(_Entry):
     """The usual draft of a target, other suitable drafts, and a lookahead if known."""
@@ -151,7 +147,8 @@ def described(alias: str) -> dict[str, str]:
     """The table's information on an alias, for a list of all of them."""
     model, pair = shipped().models[alias], shipped().pairs.get(alias)
     notes = ["gated"] * model.gated + [model.note] * bool(model.note)
-    return {"source": model.source, "draft": pair.draft if pair else "", "note": "; ".join(notes)}
+    source = model.repo or (f"package:{model.package.name}" if model.package else "shipped")
+    return {"source": source, "draft": pair.draft if pair else "", "note": "; ".join(notes)}
 
 
 def resolve(name: str, revision: str | None = None) -> Checkpoint:
@@ -264,9 +261,18 @@ def install(extra: str) -> str:
 
 
 def fetch(checkpoint: Checkpoint, weights: tuple[str, ...] = (), progress: Progress | None = None) -> Path:
-    """The folder with the description of `checkpoint` and the given weight files as far as they exist."""
+    """The folder with the description of `checkpoint` and the given weight files as far as they exist.
+
+    UnusableModelError if a file of a local folder is a pipe or a device: a library would hang.
+    """
     if (folder := Path(checkpoint.source)).is_dir():
-        refuse_unreadable(checkpoint, folder)
+        try:
+            for path in folder.iterdir():
+                if path.suffix in READ and path.exists() and not path.is_dir():
+                    check_regular(path, ANY)
+        except OSError as error:
+            found = clean(error.filename or folder, 300)
+            raise UnusableModelError(f"{checkpoint.name}: cannot read {found}: {error.strerror}") from error
         return folder
     if not HUB_ID.fullmatch(checkpoint.source):
         raise UnusableModelError(f"{checkpoint.name}: there is no folder {checkpoint.source}")
@@ -276,17 +282,6 @@ def fetch(checkpoint: Checkpoint, weights: tuple[str, ...] = (), progress: Progr
         raise UnusableModelError(str(error)) from error
 
 
-def refuse_unreadable(checkpoint: Checkpoint, folder: Path) -> None:
-    """UnusableModelError for a folder in which a readable file is a pipe or a device: a library would hang."""
-    try:
-        for path in folder.iterdir():
-            if path.suffix in READ and path.exists() and not path.is_dir():
-                check_regular(path, ANY)
-    except OSError as error:
-        found = clean(error.filename or folder, 300)
-        raise UnusableModelError(f"{checkpoint.name}: cannot read {found}: {error.strerror}") from error
-
-
 def repository(checkpoint: Checkpoint) -> Repository:
     return Repository(checkpoint.source, checkpoint.revision, checkpoint.name, gated=checkpoint.gated)
 
@@ -294,7 +289,3 @@ def repository(checkpoint: Checkpoint) -> Repository:
 def commit(folder: Path) -> str | None:
     """The commit of a snapshot in the hub's cache; None for any other folder."""
     return folder.name if folder.parent.name == "snapshots" and COMMIT.fullmatch(folder.name) else None
-
-
-def download_command(checkpoint: Checkpoint) -> str:
-    return repository(checkpoint).command()

@@ -7,7 +7,7 @@ head decides between near tokens. With `+head` the head has its own int8 codes: 
 reads per token. Activations have a scale per token, so that a row of logits depends on its own sequence alone.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -102,24 +102,17 @@ def needs_torchao(kind: str) -> bool:
 
 
 def put(model: Any, kind: str, device: torch.device, chosen: set[str]) -> None:
-    """Quantise the layers with these names."""
-    if ours(kind, device):
-        replace_linear(model, chosen, OURS[kind.removesuffix(HEAD)], device)
-    else:
+    """Quantise the layers with these names on `device`; among layers of ours the head is int8."""
+    if not ours(kind, device):
         from torchao.quantization import quantize_
 
         quantize_(model, torchao_settings(kind, device), filter_fn=lambda _, name: name in chosen, device=device)
-
-
-def replace_linear(
-    model: Any, names: Iterable[str], kind: Callable[[nn.Linear], nn.Module], device: torch.device
-) -> None:
-    """Replace the layers with these names by ours on `device`: of this kind, except that the head is int8."""
-    head = head_of(model)
-    for name in names:
+        return
+    head, form = head_of(model), OURS[kind.removesuffix(HEAD)]
+    for name in chosen:
         holder, _, last = name.rpartition(".")
         layer = model.get_submodule(name).to(device)  # one by one, as it may hold no more than the quantised ones
-        setattr(model.get_submodule(holder), last, packed.Int8Linear(layer) if layer is head else kind(layer))
+        setattr(model.get_submodule(holder), last, packed.Int8Linear(layer) if layer is head else form(layer))
 
 
 def head_of(model: Any) -> Any:
@@ -239,22 +232,14 @@ class UncompiledError(UsageError):
         self.why = why
 
 
-@dataclass(frozen=True)
-class Need:
-    """Our extra with the packages that load it (empty if not needed), and whether a CPU supports it too."""
-
-    extra: str
-    cpu: bool = True
-
-
-NEEDS = {
-    "gptq": Need("gptq"),
-    "awq": Need("gptq"),
-    "bitsandbytes": Need("bnb"),
-    "compressed-tensors": Need("compressed"),
-    "torchao": Need("quant"),
-    "fbgemm_fp8": Need("", cpu=False),
-    "nvfp4": Need("", cpu=False),
+NEEDS = {  # our extra with the packages that load it; empty if it needs a GPU instead
+    "gptq": "gptq",
+    "awq": "gptq",
+    "bitsandbytes": "bnb",
+    "compressed-tensors": "compressed",
+    "torchao": "quant",
+    "fbgemm_fp8": "",
+    "nvfp4": "",
 }
 DEQUANTISED_ON_CPU = ("fp8", "mxfp8", "mxfp4", "compressed-tensors")
 
@@ -282,12 +267,11 @@ def refuse_unmet(checkpoint: Checkpoint, config: Any, device: torch.device) -> N
             f"{checkpoint.name}: its weights are quantised by {clean(method)!r}, which transformers does not know: it "
             f"reads {', '.join(sorted({*NEEDS, *DEQUANTISED_ON_CPU}))}"
         )
-    if (need := NEEDS.get(method)) is None:
-        return
-    if device.type == "cpu" and not need.cpu:
-        raise UnusableModelError(f"{checkpoint.name}: its weights are quantised by {method}, which needs a GPU")
-    if need.extra:
-        require(need.extra, f"{checkpoint.name}: its weights are quantised by {method}, which")
+    extra, about = NEEDS.get(method), f"{checkpoint.name}: its weights are quantised by {method}, which"
+    if extra == "" and device.type == "cpu":
+        raise UnusableModelError(f"{about} needs a GPU")
+    if extra:
+        require(extra, about)
 
 
 def refuse_compiled(checkpoint: Checkpoint, config: Any, device: torch.device) -> None:

@@ -92,24 +92,18 @@ def tokens(offsets: Tensor) -> Tensor:
 
 def refuse_wrong(name: str, offsets: Tensor, mask: Any, size: int | None, width: int) -> None:
     """UnusableModelError for a checkpoint of this name with a wrong d2t or t2d."""
-    if reason := wrong(offsets, mask, size, width):
-        raise UnusableModelError(f"{name}: {reason}; a head's row i is the token i + {OFFSETS}[i]")
-
-
-def wrong(offsets: Tensor, mask: Any, size: int | None, width: int) -> str | None:
-    """The fault of d2t or t2d, in words; None if they are valid."""
+    known, reason = None if mask is None else mask[...], ""
     if offsets.ndim != 1 or offsets.is_floating_point() or len(offsets) != size:
         kind = str(offsets.dtype).removeprefix("torch.")
-        return f"{OFFSETS} is {list(offsets.shape)} of {kind}, and {SIZE} is {size}"
-    ids = tokens(offsets)
-    if bool((ids.diff() <= 0).any()):
-        return f"the tokens of {OFFSETS} do not rise"
-    if int(ids[0]) < 0 or int(ids[-1]) >= width:
-        return f"{OFFSETS} has the tokens {int(ids[0])} to {int(ids[-1])}, and the vocabulary has {width:,}"
-    known = None if mask is None else mask[...]
-    if known is not None and (known.shape != (width,) or not torch.equal(known.bool().nonzero()[:, 0], ids)):
-        return f"{OFFSETS} and {MASK} name other tokens"
-    return None
+        reason = f"{OFFSETS} is {list(offsets.shape)} of {kind}, and {SIZE} is {size}"
+    elif bool(((ids := tokens(offsets)).diff() <= 0).any()):
+        reason = f"the tokens of {OFFSETS} do not rise"
+    elif int(ids[0]) < 0 or int(ids[-1]) >= width:
+        reason = f"{OFFSETS} has the tokens {int(ids[0])} to {int(ids[-1])}, and the vocabulary has {width:,}"
+    elif known is not None and (known.shape != (width,) or not torch.equal(known.bool().nonzero()[:, 0], ids)):
+        reason = f"{OFFSETS} and {MASK} name other tokens"
+    if reason:
+        raise UnusableModelError(f"{name}: {reason}; a head's row i is the token i + {OFFSETS}[i]")
 
 
 def hollow(net: Any, config: Any) -> Any:

@@ -9,10 +9,11 @@ process, `serve`, which is started for the first chat, renders all of them, and 
 import atexit
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -180,6 +181,7 @@ def thinking_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 Kind = Literal["bytes", "spaces", "pieces", "words", "plain"]
 SPACE = "▁"  # of sentencepiece
 PIECE = "##"  # of WordPiece: prefix of a token that continues a word
+BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 ANCHOR = "\n"  # written before text from the middle: no tokenizer merges across it
 
 
@@ -263,7 +265,10 @@ class Spelling:
         return [*ids, *(number for part, _ in others for number in self.fragment(part))]
 
     def _inside(self, text: bytes) -> list[int]:
-        for trial in trials(text.decode()):
+        whole = text.decode()
+        # a tokenizer may add a space before a text
+        trials = [whole, *([whole[1:]] if whole.startswith(" ") else []), f"{ANCHOR}{whole}"]
+        for trial in trials:
             ids = self.encode(trial)
             lengths = [len(self.tokens.get(number, b"")) for number in ids]
             left = [sum(lengths), *(sum(lengths) - end for end in accumulate(lengths))]
@@ -332,12 +337,8 @@ def spelled(token: str, kind: Kind) -> bytes:
 
 def byte_of(token: str) -> bytes | None:
     """The byte of a token such as <0x0A>."""
-    if len(token) != 6 or not token.startswith("<0x") or not token.endswith(">"):
-        return None
-    try:
-        return bytes([int(token[3:5], 16)])
-    except ValueError:
-        return None
+    found = BYTE.fullmatch(token)
+    return bytes.fromhex(found[1]) if found else None
 
 
 def characters(text: bytes) -> list[tuple[bytes, bool]]:
@@ -351,8 +352,3 @@ def characters(text: bytes) -> list[tuple[bytes, bool]]:
             good, bad, text = text[: error.start], text[error.start : error.end], text[error.end :]
             found += [(good, True)] * bool(good) + [(bad, False)]
     return found
-
-
-def trials(text: str) -> Iterable[str]:
-    """The texts to encode for the tokens of a text from the middle: a tokenizer may add a space before it."""
-    return (text, *([text[1:]] if text.startswith(" ") else []), f"{ANCHOR}{text}")

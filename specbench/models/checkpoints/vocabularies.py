@@ -122,13 +122,12 @@ class Vocabularies:
     def own(self, part: Sequence[int], first: bool) -> list[int]:
         """The draft's tokens for a special token, or for tokens that are text; `first`: at the
         beginning of a text, where tokenizers may add a space."""
-        special = part[0] in self.target.special
-        ids = self.told(part[0]) if special else self._text(part, first)
+        text = b"".join(self.target.tokens.get(number, b"") for number in part)
+        if part[0] in self.target.special:
+            ids = self.told(part[0])
+        else:
+            ids = self.draft.beginning(text.removeprefix(self.target.begins)) if first else self.draft.fragment(text)
         return [number if number < self.draft_width else self.draft.unknown for number in ids]
-
-    def _text(self, ids: Sequence[int], first: bool) -> list[int]:
-        text = b"".join(self.target.tokens.get(number, b"") for number in ids)
-        return self.draft.beginning(text.removeprefix(self.target.begins)) if first else self.draft.fragment(text)
 
     def dictionary(self) -> Dictionary:
         """The dictionary for `Common`."""

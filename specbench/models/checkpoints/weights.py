@@ -128,7 +128,7 @@ def _inside(folder: Path, found: Path) -> bool:
 def _again(checkpoint: Checkpoint) -> str:
     if Path(checkpoint.source).is_dir():
         return "; copy it again from where it came"
-    return f"; delete it and run `{names.download_command(checkpoint)}`"
+    return f"; delete it and run `{names.repository(checkpoint).command()}`"
 
 
 class _Description(BaseModel):
@@ -191,12 +191,6 @@ def merge(adapter: Adapter, model: Any, device: torch.device) -> Any:
         raise UnusableModelError(f"{adapter.checkpoint.name}: no {ADAPTED[0]} in {folder}")
     added = PeftModel.from_pretrained(model, str(folder), torch_device=str(device))
     return added.merge_and_unload(safe_merge=True)
-
-
-def merged_label(adapter: Adapter, base_commit: str | None) -> str:
-    """The description of the weights in results."""
-    commit = f"@{base_commit}" if base_commit else ""
-    return f"LoRA adapter merged into {adapter.base.place}{commit}"
 
 
 @dataclass

@@ -17,9 +17,8 @@ from safetensors.torch import save_file
 from transformers import PreTrainedConfig
 
 from specbench.errors import UsageError
-from specbench.files import read_whole
 from specbench.models.checkpoints import description, loading, names
-from specbench.models.checkpoints.check import LARGEST
+from specbench.models.checkpoints.check import json_object
 from specbench.models.checkpoints.names import GROWN, resolve
 from specbench.models.scale import growth
 
@@ -113,15 +112,9 @@ def check_place(out: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise UsageError(f"{out} already exists: choose another --output, or add --overwrite")
-    if not out.is_dir() or out.is_symlink() or not (is_scale_model(out) or not any(out.iterdir())):
+    replaceable = growth.KEY in json_object(out / "config.json") or (out.is_dir() and not any(out.iterdir()))
+    if out.is_symlink() or not replaceable:
         raise UsageError(f"{out} is not a scale model: --overwrite replaces nothing else; choose another --output")
-
-
-def is_scale_model(folder: Path) -> bool:
-    try:
-        return growth.KEY in json.loads(read_whole(folder / "config.json", LARGEST))
-    except (OSError, ValueError, TypeError, RecursionError):
-        return False
 
 
 @contextmanager

@@ -144,14 +144,12 @@ FASTER_ON = "AuthenticAMD"  # measured there; on an Intel Xeon plain float32 is 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [..., in] → x · weightᵀ + bias, [..., out], for a weight [out, in] in oneDNN's own layout, or a plain one."""
-    found: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
-    return found
+    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 def packed(weight: Tensor) -> Tensor:
     """A weight [out, in] in oneDNN's opaque layout: it can neither be changed nor copied."""
-    found: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight.detach())
-    return found
+    return torch.ops.mkldnn._reorder_linear_weight.default(weight.detach())  # type: ignore[no-any-return]
 
 
 @dataclass(eq=False)

@@ -74,32 +74,21 @@ def load(file: Path) -> None:
 
 def built(*more: str) -> Path:
     """The cached machine code, compiled if missing. more: further options of the compiler."""
+    from torch.utils.cpp_extension import include_paths, library_paths
+
     compiler = os.environ.get("CXX") or next(filter(None, map(shutil.which, COMPILERS)))
-    command = [compiler, *FLAGS, *EXACT, *more, *folders(), str(SOURCE)]
+    command = [compiler, *FLAGS, *EXACT, *more, *(f"-I{path}" for path in include_paths()), str(SOURCE)]
+    libraries = [*(f"-L{path}" for path in library_paths()), "-lc10", "-ltorch_cpu"]  # torch's own, already loaded
     about = [SOURCE.read_text(encoding="utf-8"), command, torch.__version__, platform.machine(), capabilities()]
     folder = own_place()
     file = folder / "products" / f"{hashlib.sha256(repr(about).encode()).hexdigest()}.so"
     with suppress(OSError), open_ours(file):
         return file
     with replacing(file) as made:  # several processes may compile it at once
-        subprocess.run([*command, "-o", str(made), *libraries()], check=True, capture_output=True, text=True)
+        subprocess.run([*command, "-o", str(made), *libraries], check=True, capture_output=True, text=True)
         made.chmod(ALONE)  # the linker creates a new file
     tidy(folder)
     return file
-
-
-def folders() -> list[str]:
-    """The include folders of torch."""
-    from torch.utils.cpp_extension import include_paths
-
-    return [f"-I{path}" for path in include_paths()]
-
-
-def libraries() -> list[str]:
-    """torch's own libraries, which are already loaded."""
-    from torch.utils.cpp_extension import library_paths
-
-    return [*(f"-L{path}" for path in library_paths()), "-lc10", "-ltorch_cpu"]
 
 
 # --- joining ----------------------------------------------------------------------------------------------------------

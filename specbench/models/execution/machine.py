@@ -48,18 +48,14 @@ def contained(root: Path) -> Iterator[int]:
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
             continue
-        folder = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+        folder, names = root / "sys/fs/cgroup" / ("memory" if controllers else ""), V1 if controllers else V2
         for group in (PurePosixPath(path), *PurePosixPath(path).parents):
             # A container sees its own group as the root of the tree, and often a path that does not exist.
-            yield from left_in(folder / str(group).lstrip("/"), V1 if controllers else V2)
-
-
-def left_in(folder: Path, names: tuple[str, str, str]) -> Iterator[int]:
-    """The memory left in a control group: its limit less its use, without droppable files."""
-    limit, used = read(folder / names[0]), read(folder / names[1])
-    if limit.isdigit() and used.isdigit() and int(limit) < NO_MEMORY_LIMIT:
-        stat = dict(line.split(maxsplit=1) for line in read(folder / "memory.stat").splitlines())
-        yield int(limit) - int(used) + int(stat.get(names[2], 0))
+            here = folder / str(group).lstrip("/")
+            limit, used = read(here / names[0]), read(here / names[1])
+            if limit.isdigit() and used.isdigit() and int(limit) < NO_MEMORY_LIMIT:
+                stat = dict(line.split(maxsplit=1) for line in read(here / "memory.stat").splitlines())
+                yield int(limit) - int(used) + int(stat.get(names[2], 0))  # without droppable files
 
 
 def addressable(root: Path) -> int | None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -119,10 +119,8 @@ def compiled_with(settings: dict[str, Any], region: Region) -> Code:
     made = [node.meta["val"].dtype for node in frozen.graph.output_node().args[0] if isinstance(node, Node)]
     if made[len(made) - len(region.outputs) :] != [node.meta["val"].dtype for node in region.outputs]:
         raise UncutError("its code gives outputs another type")  # other regions would misread them
-    constants = {
-        **(code.constants or {}),
-        **{name: getattr(frozen, at) for name, at in code.frozen_param_names.items()},
-    }
+    constants = dict(code.constants or {})
+    constants |= {name: getattr(frozen, at) for name, at in code.frozen_param_names.items()}
     # whole numbers, as arguments of kernels may be
     whole = {} if weights else {n: one for n, one in constants.items() if one.dtype == torch.int64 and not one.dim()}
     numbers = {name: int(one) for name, one in whole.items()}
@@ -227,20 +225,13 @@ def read(file: Path) -> Code | None:
         with open_ours(file) as opened:
             found = json.load(opened)
         constants = {name: Layout(tuple(one.pop("weights")), **one) for name, one in found["constants"].items()}
-        code = Code(found["source"], constants, found["numbers"])
+        return Code(found["source"], constants, found["numbers"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return code
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------
 # A function run region by region: its first call records and compiles it, all others have laps between regions.
-
-
-class Codes(Protocol):
-    """The source of a region's code."""
-
-    def code(self, region: Region) -> Code: ...
 
 
 @dataclass(frozen=True)
@@ -257,7 +248,7 @@ class Step:
 class Regions:
     """The shared data of one tier's programs: code, and laid-out weights, as long as any program needs them."""
 
-    codes: Codes
+    codes: Store
     _constants: WeakValueDictionary[Any, Tensor] = field(default_factory=WeakValueDictionary, init=False, repr=False)
     _loaded: dict[str, Call] = field(default_factory=dict, init=False, repr=False)  # code without weights, by key
 

@@ -51,19 +51,14 @@ def trace(function: Callable[..., Any], *args: Tensor) -> Trace:
 
     # with its own context the tracer makes shapes in one mode; otherwise it makes a mode for each, which takes as long
     shapes = tracing(TracingContext(FakeTensorMode(allow_non_fake_inputs=True)))
-    with torch.no_grad(), layers_marked(), marking(), shapes:
-        graph = recorded(call, args)
-    return Trace(graph, found[0], pytree.tree_structure(found[0]))
-
-
-def recorded(call: Callable[..., list[Tensor]], args: Sequence[Tensor]) -> GraphModule:
-    """torch's record; its long message for a value that is read becomes a short one."""
     try:
-        return make_fx(call)(*args)
+        with torch.no_grad(), layers_marked(), marking(), shapes:
+            graph = make_fx(call)(*args)
     except RuntimeError as error:
         if READ not in str(error):
             raise
         raise UncutError("it reads the value of a tensor") from error
+    return Trace(graph, found[0], pytree.tree_structure(found[0]))
 
 
 @contextmanager
@@ -241,15 +236,13 @@ class Cutter:
         self.check(ends)
         captured = {node: tensor for tensor, node in self.named.items()}
         arguments = tuple(node for node in self.nodes if node.op == "placeholder")
-        steps = tuple(step if isinstance(step, str) else self.region(step) for step in self.steps if self.does(step))
+        useful = [step for step in self.steps if isinstance(step, str) or step.outputs or any(map(writes, step.nodes))]
+        steps = tuple(step if isinstance(step, str) else self.region(step) for step in useful)
         return Plan(steps, arguments, captured, self.last(ends, output), tuple(ends.inputs))
 
     @property
     def parts(self) -> list[Part]:
         return [step for step in self.steps if isinstance(step, Part)]
-
-    def does(self, step: Part | str) -> bool:
-        return isinstance(step, str) or bool(step.outputs) or any(map(writes, step.nodes))
 
     def divide(self) -> None:
         """Assign every operator that has an effect to its part."""

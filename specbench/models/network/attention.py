@@ -139,21 +139,15 @@ def in_parts(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sca
     found = []
     for begin, end, count in ((0, whole, parts), (whole, key.shape[2], 1)):
         if begin < end:
-            keys, values = (divided(x[:, :, begin:end].flatten(0, 1), count) for x in (key, value))
+            shape = (rows * heads, count, (end - begin) // count, -1)
+            keys, values = (x[:, :, begin:end].flatten(0, 1).view(shape) for x in (key, value))
             own = mask
             if mask is not None:
-                own = mask[..., begin:end].expand(rows, heads, -1, -1).flatten(0, 1).mT
-                own = divided(own, count).mT
+                own = mask[..., begin:end].expand(rows, heads, -1, -1).flatten(0, 1).mT.view(shape).mT
             found.append(partial(alone.expand(-1, count, -1, -1), keys, values, own, scale))
     outs, sums = found[0] if len(found) == 1 else (torch.cat(both, 1) for both in zip(*found, strict=True))
     merged = (outs * sums.softmax(1).unsqueeze(-1)).sum(1).to(query.dtype)
     return merged.view(rows, heads, asked, -1)
-
-
-def divided(states: Tensor, parts: int) -> Tensor:
-    """[H', L, D] as [H', parts, L / parts, D], without a copy."""
-    heads, length, size = states.shape
-    return states.view(heads, parts, length // parts, size)
 
 
 def partial(

@@ -2,8 +2,9 @@
 write at a smaller position: a slot is read only by queries at or after it, which come when it is overwritten."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -17,33 +18,11 @@ from transformers.cache_utils import Cache, StaticLayer
 Place = tuple[torch.device, int, int, str]  # the number of a cache within its method, that of a layer, keys or values
 
 
-@dataclass(frozen=True)
-class Own:
-    """Unshared memory of one cache."""
-
-    def zeros(self, layer: int, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Zeros [B, H, L, D] for the keys or values of a layer, of the dtype and on the device
-        of `like`, in the memory of the last call for this layer."""
-        return torch.zeros(tuple(shape), dtype=like.dtype, device=like.device)
-
-    def beside(self) -> "Own":
-        """The memory of another cache of the same method."""
-        return self
-
-
-OWN = Own()
-
-
 @dataclass(eq=False)
 class Buffer:
     """Bytes that live as long as they are referenced."""
 
     storage: torch.UntypedStorage
-
-    def grow(self, size: int) -> None:
-        """Move to a larger allocation; the contents are lost. The old one is freed first."""
-        self.storage.resize_(0)
-        self.storage.resize_(size)
 
 
 @dataclass
@@ -57,10 +36,10 @@ class Pool:
     fixed: bool = False
     _buffers: WeakValueDictionary[Place, Buffer] = field(default_factory=WeakValueDictionary, init=False, repr=False)
 
-    def share(self, length: int = 0, most: int = 0) -> "Shared":
+    def share(self, length: int = 0, most: int = 0) -> "Memory":
         """The memory of the first cache of another method, of `length` slots; later methods
         have up to `most`, which a fixed pool allocates at once."""
-        return Shared(self, Numbers(), length, most if self.fixed else 0)
+        return Memory(self, count(), length, most if self.fixed else 0)
 
     def buffer(self, place: Place, size: int) -> Buffer:
         """The memory of a place, of at least `size` bytes."""
@@ -69,40 +48,29 @@ class Pool:
             fresh = torch.empty(size, dtype=torch.uint8, device=place[0])
             found = self._buffers[place] = Buffer(fresh.untyped_storage())
         elif found.storage.nbytes() < size:
-            found.grow(size)
+            found.storage.resize_(0)  # the contents are lost, and freed before the larger allocation
+            found.storage.resize_(size)
         return found
-
-    @property
-    def size(self) -> int:
-        """Bytes, without those that outgrown caches keep."""
-        return sum(buffer.storage.nbytes() for buffer in self._buffers.values())
-
-
-@dataclass
-class Numbers:
-    """Numbers the caches of one method in the order in which they are first filled."""
-
-    given: int = 0
-
-    def next(self) -> int:
-        self.given += 1
-        return self.given - 1
 
 
 @dataclass(eq=False)
-class Shared:
-    """Memory in a pool for one cache of a method."""
+class Memory:
+    """Memory for one cache of a method: unshared, or in a pool, numbered as caches are first filled."""
 
-    pool: Pool
-    numbers: Numbers
-    length: int
-    most: int
+    pool: Pool | None = None
+    numbers: Iterator[int] = field(default_factory=count)
+    length: int = 0
+    most: int = 0
     _number: int | None = field(default=None, init=False)
     _held: dict[Place, Buffer] = field(default_factory=dict, init=False, repr=False)
 
     def zeros(self, layer: int, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Zeros [B, H, L, D] for the keys or values of a layer, of the dtype and on the device
+        of `like`, in the memory of the last call for this layer."""
+        if self.pool is None:
+            return torch.zeros(tuple(shape), dtype=like.dtype, device=like.device)
         if self._number is None:
-            self._number = self.numbers.next()
+            self._number = next(self.numbers)
         place, size = (like.device, self._number, layer, name), math.prod(shape) * like.dtype.itemsize
         if shape[2] == self.length < self.most:  # otherwise it is not the cache of a whole sequence
             size = size // self.length * self.most
@@ -111,11 +79,12 @@ class Shared:
         found = torch.empty(0, dtype=like.dtype, device=like.device)
         return found.set_(buffer.storage, 0, shape, strides).zero_()
 
-    def beside(self) -> "Shared":
-        return Shared(self.pool, self.numbers, self.length, self.most)
+    def beside(self) -> "Memory":
+        """The memory of another cache of the same method."""
+        return Memory(self.pool, self.numbers, self.length, self.most)
 
 
-Memory = Own | Shared
+OWN = Memory()
 
 
 # --- caches -----------------------------------------------------------------------------------------------------------
@@ -175,6 +144,11 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
         self._write(self.values, value_states)
         return self.keys[:, :, : self.slots.reach], self.values[:, :, : self.slots.reach]
 
+    @property
+    def stores(self) -> list[Tensor]:
+        """Keys and values; empty if nothing was ever written: prompts of one token."""
+        return [store for store in (self.keys, self.values) if store is not None]
+
     def _write(self, store: Tensor, states: Tensor) -> None:
         slots = self.slots.on(store.device)
         index = slots.index
@@ -188,37 +162,8 @@ class RowStaticLayer(StaticLayer):  # type: ignore[no-untyped-call]
         assert self.keys is not None, "states are written before they are read"
         return self.keys[rows, 0][numbers(slots), slots]
 
-    def copy(self, rows: Tensor, slots: Tensor) -> list[Tensor]:
-        """Keys and values [B, m, heads, D] at slots [B, m]; rows: `numbers` of these."""
-        return [store[rows, :, slots] for store in (self.keys, self.values) if store is not None]
-
-    def put_back(self, rows: Tensor, slots: Tensor, states: Sequence[Tensor]) -> None:
-        """Write the result of `copy` back to its slots."""
-        for store, kept in zip((self.keys, self.values), states, strict=True):
-            assert store is not None, "what was copied was there"
-            store[rows, :, slots] = kept
-
     def get_seq_length(self) -> int:
         return 0  # positions and masks must not be derived from the cache: both are given to every pass
-
-    def move(self, rows: Tensor, source: Tensor, target: Tensor) -> None:
-        """Copy slots source [B, m] to slots target [B, m], all reads before all writes; rows: `numbers` of both."""
-        for store in (self.keys, self.values):
-            assert store is not None, "nothing was ever written to this cache"
-            row, to, of = (part.to(store.device) for part in (rows, target, source))
-            store[row, :, to] = store[row, :, of]
-
-    def put(self, row: int, other: "RowStaticLayer") -> None:
-        """Replace `row` by the only row of `other`, in place; no change if `other` was never written to."""
-        for store, source in ((self.keys, other.keys), (self.values, other.values)):
-            if store is not None:
-                store[row] = source[0] if source is not None else 0
-
-    def clear(self) -> None:
-        """Clear the layer in place: stale slots are masked, but NaN would pass the mask."""
-        if self.keys is not None and self.values is not None:
-            self.keys.zero_()
-            self.values.zero_()
 
 
 class RowStaticCache(Cache):
@@ -233,17 +178,23 @@ class RowStaticCache(Cache):
     def move(self, source: Tensor, target: Tensor) -> None:
         """Copy slots source [B, m] to slots target [B, m] in all layers, all reads before all writes."""
         rows = numbers(source)
-        for layer in self.rows:
-            layer.move(rows, source, target)
+        for store in self.stores:
+            row, to, of = (part.to(store.device) for part in (rows, target, source))
+            store[row, :, to] = store[row, :, of]
 
-    def copy(self, slots: Tensor) -> list[list[Tensor]]:
-        """The contents of slots [B, m] layer by layer; a row may name one several times."""
-        return [layer.copy(numbers(slots), slots) for layer in self.rows]
+    @property
+    def stores(self) -> list[Tensor]:
+        """Keys and values of all layers."""
+        return [store for layer in self.rows for store in layer.stores]
 
-    def put_back(self, slots: Tensor, states: Sequence[Sequence[Tensor]]) -> None:
+    def copy(self, slots: Tensor) -> list[Tensor]:
+        """The contents [B, m, heads, D] of slots [B, m]; a row may name one several times."""
+        return [store[numbers(slots), :, slots] for store in self.stores]
+
+    def put_back(self, slots: Tensor, states: Sequence[Tensor]) -> None:
         """Write the result of `copy` back to its slots."""
-        for layer, kept in zip(self.rows, states, strict=True):
-            layer.put_back(numbers(slots), slots, kept)
+        for store, kept in zip(self.stores, states, strict=True):
+            store[numbers(slots), :, slots] = kept
 
     @property
     def empty(self) -> bool:
@@ -251,12 +202,16 @@ class RowStaticCache(Cache):
         return any(layer.keys is None for layer in self.rows)
 
     def put(self, row: int, other: "RowStaticCache") -> None:
-        for layer, source in zip(self.rows, other.rows, strict=True):
-            layer.put(row, source)
+        """Replace `row` by the only row of `other`, in place; by zeros where `other` was never written to."""
+        for layer, one in zip(self.rows, other.rows, strict=True):
+            for store, source in ((layer.keys, one.keys), (layer.values, one.values)):
+                if store is not None:
+                    store[row] = source[0] if source is not None else 0
 
     def clear(self) -> None:
-        for layer in self.rows:
-            layer.clear()
+        """Clear all layers in place: stale slots are masked, but NaN would pass the mask."""
+        for store in self.stores:
+            store.zero_()
 
 
 def numbers(index: Tensor) -> Tensor:

@@ -11,13 +11,14 @@ from specbench.decoding.protocols import After
 from specbench.decoding.randomness import Source, Stream
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import STEP, Context, Verdict
+from specbench.errors import UsageError
 from specbench.models.execution.compiled import Passes
-from specbench.models.network.attention import queries
+from specbench.models.network.attention import NAME, queries
 from specbench.models.network.caches import OWN, Memory, RowStaticCache
 from specbench.models.network.learning import Learning
-from specbench.models.network.passes import Composer, Layout, Pass, windows_of
+from specbench.models.network.passes import Composer, Pass, windows_of
 from specbench.models.network.reduced import known_tokens, proper_rows
-from specbench.models.network.retrieved import Retrieved, unreadable
+from specbench.models.network.retrieved import Retrieved
 from specbench.models.network.sampling import Ranks, Sampling
 from specbench.models.network.skipping import Skipped
 
@@ -78,17 +79,12 @@ class Causal:
     def skipping(self) -> Skipped:
         return Skipped(self)
 
-    @property
-    def layout(self) -> Layout | None:
-        return self.composer.layout
-
-    @layout.setter
-    def layout(self, layout: Layout | None) -> None:
-        self.composer = replace(self.composer, layout=layout)
-
     def retrieved(self, budget: int, chunk: int, tail: int) -> Retrieved:
         if not self.composer.hides_nothing:
-            raise unreadable(type(self.network).__name__, self.config._attn_implementation)
+            attention = self.config._attn_implementation
+            why = "is a window" if attention == NAME else f"({attention}) shows no queries"
+            name = type(self.network).__name__
+            raise UsageError(f"{name}: no keys can be retrieved, its attention {why}: use a method without Retrieval")
         return Retrieved(self, self.twin(), budget, chunk, tail)
 
     @torch.no_grad()
@@ -207,16 +203,14 @@ class Causal:
         def run(ids: Tensor, positions: Tensor, slots: Tensor, *masks: Tensor) -> Tensor:
             assert self.cache is not None
             self.cache.slots.place(slots, one.reach)
-            output = self.network(
+            return self.network(  # type: ignore[no-any-return]
                 input_ids=ids.clamp_max(self.config.vocab_size - 1),  # ids that only the target has
                 position_ids=positions,
                 attention_mask=dict(zip(names, masks, strict=True)) if names else masks[0],
                 past_key_values=self.cache,
                 use_cache=True,
                 logits_to_keep=keep,
-            )
-            logits: Tensor = output.logits
-            return logits
+            ).logits
 
         inputs = (one.ids, one.positions, one.slots, *(one.mask.values() if names else (one.mask,)))
         if one.ids.device != self.place:  # a draft on its own device: only tokens and rows are transferred

@@ -83,14 +83,6 @@ class Resumed(Forwarding):
         self.drawn: Tensor | None = None  # the ids [B, n] last drawn by the first layers alone
 
     @property
-    def cache(self) -> RowStaticCache | None:
-        return self.model.cache
-
-    @cache.setter
-    def cache(self, cache: RowStaticCache | None) -> None:
-        self.model.cache = cache
-
-    @property
     def reader(self) -> Causal:
         return self.model
 
@@ -115,17 +107,9 @@ class Early(Cacheless, Forwarding):
         self.model = Causal(judge.split.first, whole.law, whole.width, whole.fixed)
 
     @property
-    def cache(self) -> RowStaticCache | None:
-        return self.judge.cache
-
-    @cache.setter
-    def cache(self, cache: RowStaticCache | None) -> None:
-        self.judge.cache = cache
-
-    @property
     def reader(self) -> Causal:
         """The model on the current cache; earlier drafts may be overwritten."""
-        self.model.cache, self.judge.drawn = self.judge.cache, None
+        self.model.cache, self.judge.drawn = self.judge.model.cache, None
         return self.model
 
     def sample(
@@ -140,32 +124,6 @@ class Early(Cacheless, Forwarding):
 # Two parts of a network with a common cache: the first part's output is kept there as one more layer.
 
 
-class Held(nn.Module):
-    """The last layer of the first part: it holds its output until it is written to the cache."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-        self.states: Tensor | None = None
-
-    def forward(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        out = self.layer(hidden, *args, **kwargs)
-        self.states = out if isinstance(out, Tensor) else out[0]
-        return out
-
-
-class Given(nn.Module):
-    """The first layer of the second part: it reads the given states instead of its input."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-        self.states: Tensor | None = None
-
-    def forward(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return self.layer(self.states, *args, **kwargs)
-
-
 class First:
     """The first `depth` layers with the last norm and the head, as a network that writes its
     states to the cache: layer `depth` of the cache holds them [B, 1, slots, H]."""
@@ -173,7 +131,8 @@ class First:
     def __init__(self, network: Any, depth: int) -> None:
         self.network, self.depth = with_layers(network, range(depth)), depth
         self.config, self.dtype, self.device = self.network.config, network.dtype, network.device
-        self.held = put_around(self.network, -1, Held)
+        self.states: Tensor | None = None  # the output of the last layer, until it is written to the cache
+        layer_of(self.network, -1).register_forward_hook(lambda layer, inputs, output: self.hold(output))
 
     def __call__(self, *, past_key_values: RowStaticCache, **inputs: Any) -> Any:
         output = self.network(past_key_values=past_key_values, **inputs)
@@ -187,10 +146,14 @@ class First:
         )
         self.write(cache)
 
+    def hold(self, output: Any) -> None:
+        self.states = output if isinstance(output, Tensor) else output[0]
+
     def write(self, cache: RowStaticCache) -> None:
-        states = self.held.states.unsqueeze(1)
+        assert self.states is not None, "the last layer was called"
+        states = self.states.unsqueeze(1)
         cache.rows[self.depth].update(states, states[..., :0])
-        self.held.states = None
+        self.states = None
 
 
 class Split:
@@ -203,7 +166,8 @@ class Split:
         text = self.config.get_text_config(decoder=True)
         self.first = First(network, depth)
         self.rest = with_layers(network, range(depth, text.num_hidden_layers), cached_from=depth + 1)
-        self.given = put_around(self.rest, 0, Given)
+        self.states: Tensor | None = None  # the input of its first layer, in place of embeddings
+        layer_of(self.rest, 0).register_forward_pre_hook(lambda layer, inputs: (self.given(inputs[0]), *inputs[1:]))
         text.num_hidden_layers += 1  # the layer for states
 
     def __call__(
@@ -222,7 +186,7 @@ class Split:
             past_key_values.slots.index = slots
         else:
             self.first.feed(past_key_values, input_ids, position_ids, attention_mask)
-        self.given.states = past_key_values.rows[self.first.depth].at(slots.expand(len(input_ids), -1))
+        self.states = past_key_values.rows[self.first.depth].at(slots.expand(len(input_ids), -1))
         output = self.rest(
             input_ids=input_ids,  # their embeddings are not used, but a network needs their number
             position_ids=position_ids,
@@ -230,8 +194,11 @@ class Split:
             past_key_values=past_key_values,
             **rest,
         )
-        self.given.states = None
+        self.states = None
         return output
+
+    def given(self, embedded: Tensor) -> Tensor | None:
+        return self.states
 
 
 def of_last(mask: Any) -> Any:
@@ -239,8 +206,6 @@ def of_last(mask: Any) -> Any:
     return {name: one[:, :, -1:] for name, one in mask.items()} if isinstance(mask, dict) else mask[:, :, -1:]
 
 
-def put_around(network: Any, index: int, wrapper: type[nn.Module]) -> Any:
-    """Wrap a layer of an unshared network; returns the wrapper."""
+def layer_of(network: Any, index: int) -> nn.Module:
     _, _, layers = layers_of(network, network.config.get_text_config(decoder=True).num_hidden_layers)
-    layers[index] = wrapper(layers[index])
     return layers[index]

@@ -5,11 +5,10 @@ instead of ten, and transformers' checks in every layer are made once. Only modu
 Llama or Qwen3 are replaced, so that a variant (Gemma's norm adds one to its weight) is not changed.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from inspect import unwrap
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -27,14 +26,11 @@ ATTENTIONS: tuple[Any, ...] = (llama.LlamaAttention, MistralAttention, Qwen2Atte
 class Norm:
     """x / √(mean x² + ε) · weight; the quotient is computed in float32 and rounded to the dtype of x."""
 
-    weight: Tensor
-    variance_epsilon: float
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: Any, x: Tensor) -> Tensor:
         wide = x if x.dtype == torch.float32 else x.float()
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)  # √(Σ x²), in one operator
         inverse = torch.addcmul(epsilon(self.variance_epsilon), length, length, value=1 / x.shape[-1]).rsqrt_()
-        return (wide * inverse).to(x.dtype) * self.weight
+        return (wide * inverse).to(x.dtype) * self.weight  # type: ignore[no-any-return]
 
 
 @cache
@@ -62,19 +58,8 @@ class Turns:
 class Attention:
     """The attention of Llama and Qwen3, with queries and keys in one tensor until they are rotated."""
 
-    layer_idx: int
-    head_dim: int
-    scaling: float
-    q_proj: Any
-    k_proj: Any
-    v_proj: Any
-    o_proj: Any
-    q_norm: Any
-    k_norm: Any
-    common: "Common"
-
     def forward(
-        self,
+        self: Any,
         hidden_states: Tensor,
         position_embeddings: tuple[Tensor, Tensor],
         attention_mask: Tensor | None = None,
@@ -101,36 +86,25 @@ class Attention:
         return self.o_proj(found.reshape(rows, fed, -1)), None
 
 
-@dataclass(frozen=True, eq=False)
-class Common:
-    """The data that attentions share between layers or passes. heads, groups: of queries, and of
-    keys; normed: whether both have norms; packed: whether their projections are one matrix."""
-
-    turns: Turns
-    attend: Callable[..., Any]
-    about: Mapping[str, Any]
-    heads: int
-    groups: int
-    normed: bool
-    packed: bool
-
-    @classmethod
-    def of(cls, part: Any, turns: Turns) -> "Common":
-        attend = ALL_ATTENTION_FUNCTIONS[part.config._attn_implementation]
-        about = {"dropout": 0.0, "sliding_window": getattr(part, "sliding_window", None)}
-        heads, groups = (layer.out_features // part.head_dim for layer in (part.q_proj, part.k_proj))
-        return cls(turns, attend, about, heads, groups, hasattr(part, "q_norm"), hasattr(part.q_proj, "whole"))
+def common_of(part: Any, turns: Turns) -> SimpleNamespace:
+    """The data that an attention shares between passes. heads, groups: of queries, and of keys;
+    normed: whether both have norms; packed: whether their projections are one matrix."""
+    heads, groups = (layer.out_features // part.head_dim for layer in (part.q_proj, part.k_proj))
+    return SimpleNamespace(
+        turns=turns,
+        attend=ALL_ATTENTION_FUNCTIONS[part.config._attn_implementation],
+        about={"dropout": 0.0, "sliding_window": getattr(part, "sliding_window", None)},
+        heads=heads,
+        groups=groups,
+        normed=hasattr(part, "q_norm"),
+        packed=hasattr(part.q_proj, "whole"),
+    )
 
 
 class Mlp:
     """A gated MLP whose gate and up projections are in one tensor until they are multiplied."""
 
-    act_fn: Any
-    gate_proj: Any
-    up_proj: Any
-    down_proj: Any
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self: Any, x: Tensor) -> Tensor:
         gate, rest = self.gate_proj, self.up_proj
         if hasattr(gate, "whole"):
             gated, other = gate.whole(x).split((gate.out_features, rest.out_features), -1)
@@ -142,12 +116,7 @@ class Mlp:
 class Layer:
     """Attention and a gated MLP, each after its norm and with a residual; nothing is kept for gradients."""
 
-    input_layernorm: Any
-    self_attn: Any
-    post_attention_layernorm: Any
-    mlp: Any
-
-    def forward(self, hidden_states: Tensor, **more: Any) -> Tensor:
+    def forward(self: Any, hidden_states: Tensor, **more: Any) -> Tensor:
         states = hidden_states + self.self_attn(self.input_layernorm(hidden_states), **more)[0]
         found: Tensor = states + self.mlp(self.post_attention_layernorm(states))
         return found
@@ -161,7 +130,7 @@ def fuse(network: nn.Module) -> None:
         if form is not None:
             part.__class__ = variant(form, type(part))  # type: ignore[arg-type]
         if form is Attention:
-            part.common = Common.of(part, turns)
+            part.common = common_of(part, turns)
 
 
 @cache
@@ -179,17 +148,13 @@ def form_of(part: Any) -> type | None:
         return Norm if part.weight.dtype != torch.float64 else None  # there its own one rounds to float32
     if any(same(forward, kind.forward) for kind in ATTENTIONS):
         named = part.config._attn_implementation in ALL_ATTENTION_FUNCTIONS.valid_keys()
-        return Attention if named and turns_by_halves(forward) else None
+        rotate: Any = forward.__globals__.get(ROTATE)  # queries and keys, by halves as in Llama
+        halves = None if rotate is None else rotate.__globals__.get(HALVES)
+        turns = same(rotate, llama.apply_rotary_pos_emb) and same(halves, llama.rotate_half)
+        return Attention if named and turns else None
     if same(forward, llama.LlamaMLP.forward):
         return Mlp
     return Layer if same(forward, llama.LlamaDecoderLayer.forward) else None
-
-
-def turns_by_halves(forward: Any) -> bool:
-    """Whether an attention rotates queries and keys as Llama's does."""
-    rotate: Any = forward.__globals__.get(ROTATE)
-    halves = None if rotate is None else rotate.__globals__.get(HALVES)
-    return same(rotate, llama.apply_rotary_pos_emb) and same(halves, llama.rotate_half)
 
 
 def same(one: Any, other: Any) -> bool:

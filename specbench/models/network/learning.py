@@ -48,7 +48,10 @@ class Learning:
                 return self._undo(before, "its loss or gradient is not a number")
             self.optimizer.step()
         self._serve()
-        if not all(self._sound(lesson) for lesson in lessons[-1:]):
+        with torch.no_grad():
+            found = [logits(self.served, lesson) for lesson in lessons[-1:]]
+        # a reduced vocabulary has −inf elsewhere
+        if not all(bool((some.isfinite() | (some == -torch.inf)).all()) for some in found):
             return self._undo(before, "the logits of the draft were not numbers after it")
         return ""
 
@@ -62,11 +65,6 @@ class Learning:
         value.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self.trained.parameters(), CLIP)
         return bool(value.isfinite() & norm.isfinite())
-
-    @torch.no_grad()
-    def _sound(self, lesson: Lesson) -> bool:
-        found = logits(self.served, lesson)
-        return bool((found.isfinite() | (found == -torch.inf)).all())  # a reduced vocabulary has −inf elsewhere
 
     def _undo(self, before: Sequence[Tensor], why: str) -> str:
         self._restore(iter(before))
@@ -82,11 +80,8 @@ class Learning:
 
     def _serve(self) -> None:
         """Copy the trained weights to the drafting network in place, as compiled code and captured graphs read it."""
-        if self.served is self.trained:
-            return
-        with torch.no_grad():
-            for own, weight in zip(self.served.parameters(), self.trained.parameters(), strict=True):
-                own.copy_(weight)
+        if self.served is not self.trained:
+            self.served.load_state_dict(self.trained.state_dict())
 
     def _optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.trained.parameters(), lr=self.rate, weight_decay=0.0)

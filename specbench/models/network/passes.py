@@ -49,7 +49,7 @@ class Layout:
         return ((slot < self.filled.unsqueeze(1)) | (slot >= self.retrieved))[:, None, None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Composer:
     """Composes the passes of one network. windows: those of its attention, by type of layer (None: no window).
 

@@ -7,7 +7,6 @@ tokens (Wang et al. 2024, arXiv 2408.15237, §4, replay it in their kernel). So 
 import inspect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -169,39 +168,31 @@ def text_of(context: Context) -> list[int]:
 # from before the drafted tokens is kept, and the accepted ones are read once more.
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """A state after `tokens` tokens, by layer. Recurrent states are copies; keys and values are never overwritten."""
-
-    tokens: int
-    layers: tuple[dict[str, Any], ...]
-
-
 class SnapshotMemory:
-    """The tokens that a network has read, with its state after the last of them, and one snapshot at most."""
+    """The tokens that a network has read, with its state after the last of them, and one snapshot at most.
+
+    A snapshot is a state by layer. Recurrent states are copies; keys and values are never overwritten.
+    """
 
     def __init__(self, config: Any) -> None:
         self.cache = DynamicCache(config=config)
         self.read: list[int] = []
-        self.snapshot: Snapshot | None = None
+        self.snapshot: list[dict[str, Any]] = []
+        self.snapped = -1  # the number of tokens before the snapshot; negative if there is none
 
     def keep(self) -> None:
-        if self.snapshot is None or self.snapshot.tokens != len(self.read):
-            layers = tuple(copied(vars(layer)) for layer in self.cache.layers)
-            self.snapshot = Snapshot(len(self.read), layers)
+        if self.snapped != len(self.read):
+            self.snapshot, self.snapped = [copied(vars(layer)) for layer in self.cache.layers], len(self.read)
 
     def agrees(self, text: Sequence[int]) -> bool:
         """Whether the tokens read are a prefix of a text, if necessary after restoring the
         snapshot; else they are useless."""
         common = alike(self.read, text[:-1])
-        if common < len(self.read) and self.snapshot is not None and self.snapshot.tokens <= common:
-            self._put_back(self.snapshot)
+        if common < len(self.read) and 0 <= self.snapped <= common:
+            for layer, state in zip(self.cache.layers, self.snapshot, strict=True):
+                vars(layer).update(copied(state))
+            del self.read[self.snapped :]
         return len(self.read) <= common
-
-    def _put_back(self, snapshot: Snapshot) -> None:
-        for layer, state in zip(self.cache.layers, snapshot.layers, strict=True):
-            vars(layer).update(copied(state))
-        del self.read[snapshot.tokens :]
 
 
 def copied(state: dict[str, Any]) -> dict[str, Any]:

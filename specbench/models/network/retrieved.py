@@ -12,10 +12,8 @@ from specbench.decoding.protocols import After, Model
 from specbench.decoding.randomness import Source
 from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context, Verdict
-from specbench.errors import UsageError
-from specbench.models.network.attention import NAME
 from specbench.models.network.caches import Memory, RowStaticCache, RowStaticLayer
-from specbench.models.network.passes import Layout
+from specbench.models.network.passes import Composer, Layout
 
 AHEAD = 64  # slots for drafts after a full tail; grows with the draft
 
@@ -24,7 +22,7 @@ class Keeper(Model, Protocol):
     """The methods needed of a network and of its twin that reads retrieved keys."""
 
     cache: RowStaticCache | None
-    layout: Layout | None  # None: every token is at the slot of its position
+    composer: Composer
     fixed: bool
     memory: Memory
 
@@ -53,7 +51,7 @@ class Retrieved:
             self.reader.cache = RowStaticCache(len(self._full.rows), self.slots, self.reader.memory)
         self.reader.cache.clear()
         none = torch.zeros_like(context.pos)
-        self.reader.layout = Layout(self.chunks * self.chunk, none, none, none)
+        self.reader.composer.layout = Layout(self.chunks * self.chunk, none, none, none)
         self._choose(context, torch.arange(context.rows, device=none.device))
 
     def admit(self, context: Context, row: int) -> None:
@@ -80,8 +78,8 @@ class Retrieved:
 
     @property
     def _layout(self) -> Layout:
-        assert self.reader.layout is not None, "start() comes before any other call"
-        return self.reader.layout
+        assert self.reader.composer.layout is not None, "start() comes before any other call"
+        return self.reader.composer.layout
 
     @torch.no_grad()
     def _choose(self, context: Context, rows: Tensor) -> None:
@@ -91,9 +89,7 @@ class Retrieved:
         whole, within = pos // self.chunk, torch.arange(self.chunk, device=pos.device)
         assert self.reader.cache is not None
         for own, full, query in zip(self.reader.cache.rows, self._full.rows, queries, strict=True):
-            assert full.keys is not None
-            assert full.values is not None
-            stores = [store[:, :, :reach] for store in (full.keys, full.values)]
+            stores = [store[:, :, :reach] for store in full.stores]
             stores = stores if every else [store.index_select(0, rows) for store in stores]
             chosen = best_chunks(query.index_select(0, rows), stores[0], whole, self.chunk, self.chunks)
             rest = whole[:, None, None].expand(-1, chosen.shape[1], 1)  # the incomplete chunk, and stale slots after it
@@ -107,7 +103,7 @@ class Retrieved:
         shift = whole * self.chunk - old.retrieved
         filled = whole.clamp_max(self.chunks) * self.chunk
         changes = ((old.shift, shift), (old.filled, filled), (old.floor, pos - shift))
-        self.reader.layout = Layout(old.retrieved, *(part.index_copy(0, rows, new) for part, new in changes))
+        self.reader.composer.layout = Layout(old.retrieved, *(part.index_copy(0, rows, new) for part, new in changes))
 
     def _short(self, context: Context, drafted: int, refeed: int) -> Context:
         """The sequence as in the reader's slots; the host reads how full they are. Chunks are not chosen
@@ -134,9 +130,8 @@ class Retrieved:
         old, self.reader.cache = self.reader.cache, RowStaticCache(len(self._full.rows), self.slots)
         assert old is not None
         for own, layer in zip(self.reader.cache.rows, old.rows, strict=True):
-            assert layer.keys is not None
-            assert layer.values is not None
-            fill(own, torch.arange(len(layer.keys), device=layer.keys.device), layer.keys, layer.values)
+            keys, values = layer.stores
+            fill(own, torch.arange(len(keys), device=keys.device), keys, values)
 
 
 def best_chunks(query: Tensor, keys: Tensor, whole: Tensor, chunk: int, most: int) -> Tensor:
@@ -154,17 +149,9 @@ def best_chunks(query: Tensor, keys: Tensor, whole: Tensor, chunk: int, most: in
     return F.pad(scores, (0, max(most - chunks, 0)), value=-torch.inf).topk(most).indices
 
 
-def unreadable(name: str, attention: str) -> UsageError:
-    """Why no keys can be chosen: the network attends to some keys only, or its attention is not ours."""
-    why = "its attention is a window" if attention == NAME else f"its attention ({attention}) shows no queries"
-    return UsageError(f"{name}: no keys can be retrieved, {why}: use a method without Retrieval")
-
-
 def fill(layer: RowStaticLayer, rows: Tensor, keys: Tensor, values: Tensor) -> None:
     """Write keys and values [B', H, m, D] to the first m slots of the given rows [B'], initially all rows."""
     if not layer.is_initialized:
         layer.lazy_initialization(keys, values)
-    assert layer.keys is not None
-    assert layer.values is not None
-    for store, states in ((layer.keys, keys), (layer.values, values)):
+    for store, states in zip(layer.stores, (keys, values), strict=True):
         store[rows, :, : states.shape[2]] = states

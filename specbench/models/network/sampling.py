@@ -41,23 +41,16 @@ class Eta(EtaLogitsWarper):
 
 @dataclass(frozen=True)
 class Sampling:
-    """The rule from logits to the sampling distribution. Temperature 0 is greedy: one-hot, lowest
-    id at ties. Raises ValueError with one line for values outside the ranges of transformers."""
+    """The rule from logits to the sampling distribution. Temperature 0 is greedy: one-hot, lowest id at ties.
+
+    Values are in the ranges of `RunSpec`.
+    """
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
     eta: float | None = None
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(f"temperature must be 0 (greedy) or a positive number, not {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top-k must be at least 1, not {self.top_k}")
-        for name, value, top in (("top-p", self.top_p, 1.0), ("min-p", self.min_p, 1.0), ("eta", self.eta, 1.0)):
-            if value is not None and not 0 < value <= top:
-                raise ValueError(f"{name} must be in (0, 1], not {value}")
 
     @cached_property
     def _warpers(self) -> LogitsProcessorList:
@@ -94,9 +87,7 @@ class Sampling:
         if self.certain:
             greatest, ids = scores.max(-1)  # on a CPU twice as fast as argmax
             return point_mass(ids, width, scores.dtype), greatest.abs() < torch.inf  # false for NaN, too
-        return self._drawn(scores, width), scores.amax(-1).abs() < torch.inf
-
-    def _drawn(self, scores: Tensor, width: int) -> Tensor:
+        proper = scores.amax(-1).abs() < torch.inf
         if self.temperature < COLD:
             scores = scores.double() - scores.amax(-1, keepdim=True)
         flat = scores.reshape(-1, scores.shape[-1])
@@ -104,7 +95,7 @@ class Sampling:
             nothing = torch.empty((flat.shape[0], 0), dtype=torch.long, device=flat.device)  # no warper reads it
             flat = self._warpers(nothing, flat)  # type: ignore[arg-type]
         probs = flat.softmax(-1).view(scores.shape)
-        return F.pad(probs, (0, width - probs.shape[-1])) if probs.shape[-1] < width else probs
+        return F.pad(probs, (0, width - probs.shape[-1])) if probs.shape[-1] < width else probs, proper
 
 
 # --- top p ------------------------------------------------------------------------------------------------------------

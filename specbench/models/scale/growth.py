@@ -102,10 +102,10 @@ def obstacle(config: PreTrainedConfig, shape: Shape) -> str | None:
     for name in NEVER_FEWER:
         if (have := getattr(small, name)) > (room := getattr(shape, name)):
             return f"its {name} is {have}, more than the {room} of {shape.name}: choose a larger shape"
-    return _obstacle_of_heads(small, shape) or _obstacle_of_vocabulary(small, shape)
+    return _obstacle_of_sizes(small, shape)
 
 
-def _obstacle_of_heads(small: Shape, shape: Shape) -> str | None:
+def _obstacle_of_sizes(small: Shape, shape: Shape) -> str | None:
     if shape.head_dim % small.head_dim:
         return f"the head_dim of {shape.name}, {shape.head_dim}, is no multiple of its {small.head_dim}"
     if (need := len(carried(small, shape))) > shape.num_key_value_heads:
@@ -113,10 +113,6 @@ def _obstacle_of_heads(small: Shape, shape: Shape) -> str | None:
             f"its {small.num_attention_heads} heads on {small.num_key_value_heads} key/value heads need {need} "
             f"key/value heads of {shape.name}, which has {shape.num_key_value_heads}: choose a larger shape"
         )
-    return None
-
-
-def _obstacle_of_vocabulary(small: Shape, shape: Shape) -> str | None:
     if shape.vocab_size == small.vocab_size:
         return None
     if shape.hidden_size == small.hidden_size:

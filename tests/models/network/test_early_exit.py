@@ -19,9 +19,8 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UnusableModelError, UsageError
 from specbench.metrics import Trace, acceptance
 from specbench.models.execution.compiled import Passes
-from specbench.models.network import early_exit
 from specbench.models.network.causal import Causal
-from specbench.models.network.early_exit import Early, Resumed, Split, pair, sharing
+from specbench.models.network.early_exit import Early, First, Resumed, Split, pair, sharing
 from specbench.models.network.sampling import Sampling
 from specbench.models.network.skipping import base_of, chosen, layers_of, shares, with_layers
 from specbench.spec import RunSpec
@@ -96,15 +95,15 @@ def widths_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Notes (part, tokens) of every pass of either part from now on."""
     passes: list[tuple[str, int]] = []
 
-    def noted(part: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-        def call(self: Any, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-            passes.append((part, hidden.shape[1]))
-            return forward(self, hidden, *args, **kwargs)
+    def noted(part: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Any, hidden: Any) -> Any:
+            passes.append((part, (hidden if isinstance(hidden, Tensor) else hidden[0]).shape[1]))
+            return hook(self, hidden)
 
         return call
 
-    monkeypatch.setattr(early_exit.Held, "forward", noted("first", early_exit.Held.forward))
-    monkeypatch.setattr(early_exit.Given, "forward", noted("rest", early_exit.Given.forward))
+    monkeypatch.setattr(First, "hold", noted("first", First.hold))
+    monkeypatch.setattr(Split, "given", noted("rest", Split.given))
     return passes
 
 
@@ -250,12 +249,12 @@ def test_where_sharing_is_no_use_models_stay_as_they_are_or_are_refused() -> Non
 
 @pytest.mark.parametrize("fault", ["other numbers", "an error"])
 def test_a_network_that_is_another_one_in_two_parts_is_refused(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def forward(self: Any, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def given(self: Any, embedded: Tensor) -> Tensor:
         if fault == "an error":
             raise KeyError("layer 3")
-        return self.layer(hidden, *args, **kwargs)  # the embedding, as a network would that does not let itself be fed
+        return embedded  # as a network would that does not let itself be fed
 
-    monkeypatch.setattr(early_exit.Given, "forward", forward)
+    monkeypatch.setattr(Split, "given", given)
     with pytest.raises(UnusableModelError, match=r"cannot be run in two parts: use --method early-exit") as refusal:
         models("llama")
     assert "\n" not in str(refusal.value)

@@ -22,7 +22,8 @@ from specbench.decoding.tokens import TokenTree
 from specbench.decoding.types import Context
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UnusableModelError, UsageError
-from specbench.models.network.recurrent import REPLAYED, Recurrent, SnapshotMemory, rollback_of
+from specbench.models.network import recurrent
+from specbench.models.network.recurrent import REPLAYED, Recurrent, rollback_of
 from specbench.models.network.sampling import Sampling
 from tests.decoding.test_greedy import generated, random_prompts, with_noise
 from tests.support.cases import quick_or_slow
@@ -73,10 +74,7 @@ def test_rows_do_not_depend_on_what_was_rejected(name: str) -> None:
 
 @pytest.mark.mutant(test=test_rows_do_not_depend_on_what_was_rejected)
 def test_a_state_that_is_not_put_back_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgotten(self: SnapshotMemory, snapshot: Any) -> None:
-        del self.read[snapshot.tokens :]
-
-    monkeypatch.setattr(SnapshotMemory, "_put_back", forgotten)
+    monkeypatch.setattr(recurrent, "copied", lambda state: {})
     assert error("mamba2", refeed=0, rounds=2) > 1e-3
 
 
