@@ -149,11 +149,11 @@ def with_drafter(pair: CheckedPair, name: str, spec: RunSpec, tier: str) -> Chec
     loading.refuse_unable(role.checkpoint, role.config, role.dtype, device or pair.device, role.how)
     foreign, roles = pair.foreign, {**pair.roles, name: role}
     if check.alike(target.tokenizer, role.tokenizer):
-        context, warnings = check.check_pair(target.tokenizer, role.tokenizer, target.config, role.config, name)
+        context, remarks = check.check_pair(target.tokenizer, role.tokenizer, target.config, role.config, name)
     else:
         found, remark = heads.both_vocabularies(target, role, name, spec, pair.context)
-        foreign, warnings, context = {**foreign, name: found}, (remark,), check.context_length(role.config)
-    warnings = (*pair.warnings, *warnings)
+        foreign, remarks, context = {**foreign, name: found}, [remark], check.context_length(role.config)
+    warnings = (*pair.warnings, *remarks)
     return replace(pair, roles=roles, context=min(pair.context, context), warnings=warnings, foreign=foreign)
 
 
