@@ -201,9 +201,7 @@ def test_a_conversation_goes_on_with_the_answers_of_the_baseline(
 ) -> None:
     drafting, plain = Model(k=3, reports="record", owner="vllm", reasons=True), Model(owner="vllm", reasons=True)
     words = ("--system", "Be brief.", "--chat-template-kwargs", "thinking=false", "--request-field", "min_tokens=2")
-    found = run(command, stack, talks, *words, drafting=drafting, plain=plain)
-    assert found.code == 0, found.err
-    (row,) = found.table()
+    row = run(command, stack, talks, *words, drafting=drafting, plain=plain).row()
     assert (row["turns"], row["turns_cut"], row["lossless"]) == ("6", "0", "identical")
     assert row["chat_template_resolved"] == "own"
     for model in (drafting, plain):
@@ -225,9 +223,7 @@ def test_a_conversation_goes_on_with_the_answers_of_the_baseline(
 def test_a_row_says_where_acceptance_comes_from(
     command: Command, stack: ExitStack, talks: Path, tells: Any, source: str, length: str
 ) -> None:
-    found = run(command, stack, talks, drafting=Model(k=3, reports=tells), plain=Model())
-    assert found.code == 0, found.err
-    (row,) = found.table()
+    row = run(command, stack, talks, drafting=Model(k=3, reports=tells), plain=Model()).row()
     assert row["acceptance_from"] == source
     assert row["acceptance_length"][:4] == length
     assert bool(row["tokens_per_round"]) == bool(row["rounds"]) == bool(length)
@@ -243,8 +239,7 @@ def test_the_endpoint_can_be_chosen(
     data = tmp_path / "texts.jsonl"
     data.write_text('{"prompt": "def area"}\n{"prompt": "def side"}\n')
     drafting, plain = Model(k=3, reports="record"), Model()
-    found = run(command, stack, data, "--endpoint", endpoint, drafting=drafting, plain=plain)
-    assert found.code == 0, found.err
+    run(command, stack, data, "--endpoint", endpoint, drafting=drafting, plain=plain).ok()
     assert {*drafting.posted, *plain.posted} == {page or "/v1/completions"}
 
 

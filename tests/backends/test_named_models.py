@@ -127,8 +127,7 @@ def test_a_name_leads_to_a_checkpoint_and_says_which_layers_are_kept(
 
 @pytest.mark.processor
 def test_two_small_models_of_ones_own(run: Command, second: Path, tmp_path: Path) -> None:
-    found = run("--method", method_file(tmp_path, merge_of("draft", "second")), "--model", f"second={second}")
-    assert found.code == 0, found.err
+    found = run("--method", method_file(tmp_path, merge_of("draft", "second")), "--model", f"second={second}").ok()
     (row,) = found.table()
     assert (row["status"], row["lossless"], row["model"]) == ("ok", "identical", f"second={second}")
     assert (row["second_source"], row["second_commit"], row["second_dtype_resolved"]) == (str(second), "", "float32")
@@ -146,9 +145,7 @@ def read(folder: Path) -> Any:
 
 def test_a_cascade_of_three_models(run: Command, second: Path, tmp_path: Path) -> None:
     file = method_file(tmp_path, CASCADE)
-    found = run("--method", file, "--model", f"middle={second}", "--temperature", "1", "--max-new-tokens", "16")
-    assert found.code == 0, found.err
-    (row,) = found.table()
+    row = run("--method", file, "--model", f"middle={second}", "--temperature", "1", "--max-new-tokens", "16").row()
     assert (row["status"], row["middle_source"]) == ("ok", str(second))
     assert 1 < float(row["tokens_per_round"]) <= 4
 
@@ -156,9 +153,7 @@ def test_a_cascade_of_three_models(run: Command, second: Path, tmp_path: Path) -
 @pytest.mark.processor
 def test_layers_of_another_model_by_a_name_and_in_the_method_file(run: Command, second: Path, tmp_path: Path) -> None:
     file = method_file(tmp_path, merge_of("skip", "second[:50%]", "target[:1]"))
-    found = run("--method", file, "--model", "skip=target[1:]", "--model", f"second={second}")
-    assert found.code == 0, found.err
-    (row,) = found.table()
+    row = run("--method", file, "--model", "skip=target[1:]", "--model", f"second={second}").row()
     assert (row["lossless"], row["model"]) == ("identical", f"second={second},skip=target[1:]")
     assert "skip_source" not in row
     assert "draft_source" not in row
@@ -170,13 +165,11 @@ def test_a_sweep_over_k_and_a_grid_with_a_mapping(command: Command, pair: Pair, 
     grid = {"target": str(pair.target), "draft": str(pair.draft), "model": {"second": str(second)}, "dataset": data,
             "method": ["chain", "baseline", str(file)], "k": [1, 2], "max_new_tokens": 6, "warmup": 0}  # fmt: skip
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
-    found = command("sweep", "grid.yaml")
-    assert found.code == 0, found.err
+    found = command("sweep", "grid.yaml").ok()
     assert [row["method"] for row in found.table()] == ["chain", "chain", "baseline", str(file), str(file)]
     assert {row["second_source"] for row in found.table()} == {str(second)}
-    swept = command("sweep-k", *pair.options, "--model", f"second={second}", "--method", file, "--dataset", data,
-                    *SHORT[:-2], "--k", "1,2", "--output-dir", "other")  # fmt: skip
-    assert swept.code == 0, swept.err
+    command("sweep-k", *pair.options, "--model", f"second={second}", "--method", file, "--dataset", data,
+                    *SHORT[:-2], "--k", "1,2", "--output-dir", "other").ok()  # fmt: skip
 
 
 @pytest.mark.slow
@@ -187,19 +180,16 @@ def test_an_axis_of_models_has_cells_and_baselines_of_their_own(
     grid = {"target": str(pair.target), "draft": str(pair.draft), "dataset": data, "method": str(file), "k": 2,
             "model": [{"second": str(second)}, {"second": "target[:1]"}], "max_new_tokens": 6, "warmup": 0}  # fmt: skip
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
-    found = command("sweep", "grid.yaml", "--output-dir", "results")
-    assert found.code == 0, found.err
+    found = command("sweep", "grid.yaml", "--output-dir", "results").ok()
     assert [row["model"] for row in found.table()] == [f"second={second}", "second=target[:1]"]
     assert [row["second_source"] for row in found.table()] == [str(second), ""]
-    same = command("compare", "--checks", "deterministic", found.folder, found.folder)
-    assert same.code == 0, same.err
+    command("compare", "--checks", "deterministic", found.folder, found.folder).ok()
 
 
 def test_a_trace_names_its_models(command: Command, pair: Pair, second: Path, tmp_path: Path) -> None:
     file = method_file(tmp_path, merge_of("draft", "second"))
     found = command("trace", "--prompt", "w1 w2 w3", *pair.options, "--method", file, "--model", f"second={second}",
-                    "--max-new-tokens", 6, "--k", 2, "--format", "json")  # fmt: skip
-    assert found.code == 0, found.err
+                    "--max-new-tokens", 6, "--k", 2, "--format", "json").ok()  # fmt: skip
     assert json.loads(found.out)["settings"]["second"] == str(second)
 
 
@@ -208,10 +198,9 @@ def test_every_model_is_checked_against_the_target(run: Command, pair: Pair, tmp
     shape = {"max_position_embeddings": CONTEXT, "bos_token_id": None, "eos_token_id": EOS, "pad_token_id": None}
     LlamaForCausalLM(llama(**shape)).save_pretrained(other)
     save_tokenizer(other, "x{}")
-    found = run("--method", method_file(tmp_path, merge_of("draft", "other")), "--model", f"other={other}")
-    assert found.code == 4
-    assert "target and other have different tokenizers" in found.line
-    assert "without a token in common" in found.line
+    run("--method", method_file(tmp_path, merge_of("draft", "other")), "--model", f"other={other}").refused(
+        "target and other have different tokenizers", "without a token in common", code=4
+    )
 
 
 def test_a_model_has_the_dtype_of_drafts_and_may_bound_the_context(pair: Pair, second: Path, tmp_path: Path) -> None:

@@ -76,8 +76,9 @@ def test_a_run_counts_the_experts_of_its_target(command: Command, tmp_path: Path
         network(family, 64, dtype=torch.float32).save_pretrained(place)
         save_tokenizer(place)
     pair = Pair(tmp_path / "target", tmp_path / "draft")
-    found = command("run", *pair.options, "--dataset", prompts(tmp_path / "words.jsonl", 4, 6), *SHORT, "--explain")
-    assert found.code == 0, found.err
+    found = command(
+        "run", *pair.options, "--dataset", prompts(tmp_path / "words.jsonl", 4, 6), *SHORT, "--explain"
+    ).ok()
     (row,) = found.table()
     assert (row["lossless"], row["experts"], row["experts_per_step"]) == ("identical", "4", "2.0")
     assert 2 < float(row["experts_per_verify"]) <= 4

@@ -69,15 +69,13 @@ def test_a_run_that_was_cut_off_goes_on_with_the_draft_that_it_had(
     online: Command, command: Command, turns: int, tmp_path: Path
 ) -> None:
     """Tokens and counts are those of the run that nothing had cut off; the draft has learned from all of them."""
-    whole = online("--temperature", 1, "--warmup", 1)
-    assert whole.code == 0, whole.err
+    whole = online("--temperature", 1, "--warmup", 1).ok()
     check_learning(whole)
     unbroken, lines = decoded(whole), (whole.folder / journal.FILE).read_bytes().splitlines(keepends=True)
     assert len(lines) == 1 + 9 + 1  # the cell begins, its prompts, it ends
     (whole.folder / journal.FILE).write_bytes(b"".join(lines[: 1 + turns]))
     (whole.folder / "results.csv").unlink()
-    again = command("sweep", "--resume", whole.folder)
-    assert again.code == 0, again.err
+    again = command("sweep", "--resume", whole.folder).ok()
     assert decoded(again) == unbroken
     kept = (whole.folder / journal.FILE).read_bytes().splitlines(keepends=True)
     assert kept[: 1 + turns] == lines[: 1 + turns], "nothing that was measured is measured again"
@@ -118,8 +116,6 @@ def test_updates_that_broke_the_draft_are_said_once(pair: Pair, quick: str, monk
 
 @pytest.mark.slow
 def test_several_rows_learn_together(online: Command) -> None:
-    found = online("--batch", 2, "--warmup", 0)
-    assert found.code == 0, found.err
-    (row,) = found.table()
+    row = online("--batch", 2, "--warmup", 0).row()
     assert row["lossless"] == "identical"
     assert float(row["update_share"]) > 0

@@ -473,8 +473,7 @@ def ran(stack: ExitStack, command: Command, data: str) -> Command:
 
 
 def test_a_run_over_two_servers(ran: Command) -> None:
-    found = ran(Model(k=3, reports="positions"), "--k", 3, "--warmup", 1, "--concurrency", "1,2", plain=Model())
-    assert found.code == 0, found.err
+    found = ran(Model(k=3, reports="positions"), "--k", 3, "--warmup", 1, "--concurrency", "1,2", plain=Model()).ok()
     assert "by requests in flight, speculation " in found.out
     for row in found.table():
         assert (row["engine"], row["lossless"], row["prompts"]) == ("openai", "identical", "4")
@@ -494,6 +493,5 @@ def test_a_server_that_fails_on_the_way_costs_its_cell_one_line(ran: Command) ->
 
 
 def test_one_server_alone_is_measured_as_a_baseline(ran: Command) -> None:
-    found = ran(Model(), "--method", "baseline", "--warmup", 0)
-    assert found.code == 0, found.err
+    found = ran(Model(), "--method", "baseline", "--warmup", 0).ok()
     assert float(found.table()[0]["baseline_tokens_per_second"]) > 0

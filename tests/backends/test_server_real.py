@@ -22,8 +22,7 @@ def measured(command: Command, url: str, baseline: str, *load: str) -> list[dict
     found = command("run", "--backend", "openai", "--target", real_servers.NAME, "--url", url,
                     "--baseline-url", baseline, *load, "--limit", "16", "--max-new-tokens", "16", "--warmup", "0",
                     "--dataset", "code", "--k", "3", "--ignore-eos", "--endpoint", "completions",
-                    "--format", "csv")  # fmt: skip
-    assert found.code == 0, found.err
+                    "--format", "csv").ok()  # fmt: skip
     assert "acceptance from" in found.err
     return list(csv.DictReader(io.StringIO(found.out)))
 

@@ -87,9 +87,7 @@ def opened(pair: Pair, *faults: str, **more: object) -> tuple[Started, RunSpec]:
 def test_both_arms_are_started_measured_and_ended(command: Command, begun: Path, pair: Pair, tmp_path: Path) -> None:
     data = prompts(tmp_path / "words.jsonl", 4, 6)
     common = ("--target", pair.target, "--draft", pair.draft, "--dataset", data, "--max-new-tokens", NEW)
-    found = command("run", "--backend", "vllm-serve", *common, "--k", K, "--server-args", "--max-model-len 64")
-    assert found.code == 0, found.err
-    (row,) = found.table()
+    row = command("run", "--backend", "vllm-serve", *common, "--k", K, "--server-args", "--max-model-len 64").row()
     assert row["load_average"] == "", "the servers are ours, and so is their load"
     wanted = {"acceptance_length": "4.0", "acceptance_joint": "1 1 1", "lossless": "identical", "method": "chain"}
     assert {name: row[name] for name in wanted} == wanted
@@ -106,8 +104,7 @@ def test_a_run_is_continued_by_its_words(command: Command, begun: Path, pair: Pa
     data = prompts(tmp_path / "words.jsonl", 4, 6)
     common = ("--target", pair.target, "--draft", pair.draft, "--dataset", data, "--max-new-tokens", NEW)
     words = ("--server-args", "--max-model-len 64", "--spec-config", '{"num_speculative_tokens":3,"method":"ngram"}')
-    first = command("run", "--backend", "vllm-serve", *common, *words, "--limit", 1, "--warmup", 0)
-    assert first.code == 0, first.err
+    first = command("run", "--backend", "vllm-serve", *common, *words, "--limit", 1, "--warmup", 0).ok()
     more = ("run", "--resume", first.folder, "--limit", 2)
     for given, option in (((), "--server-args"), (words[:2], "--spec-config")):
         assert f"review it, then give the same {option} on the command line" in command(*more, *given).line
@@ -348,10 +345,9 @@ def test_the_words_of_a_file_must_be_typed(command: Command, begun: Path, pair: 
     config = {"method": "custom_class", "model": "evil.Proposer", "num_speculative_tokens": 3}
     content = {"backend": "vllm-serve", "target": str(pair.target), "draft": str(pair.draft), "dataset": "code"}
     (folder / "mine.yaml").write_text(json.dumps({**content, "spec_config": config}))
-    found = command("check", "--config", "mine.yaml")
-    assert found.code == 2
-    assert "mine.yaml starts servers with" in found.line
-    assert "then give the same --spec-config on the command line" in found.line
+    command("check", "--config", "mine.yaml").refused(
+        "mine.yaml starts servers with", "then give the same --spec-config on the command line"
+    )
     assert command("check", "--config", "mine.yaml", "--spec-config", json.dumps(config)).code == 0
     (folder / "named.yaml").write_text(json.dumps({**content, "spec_config": "ngram"}))
     assert command("check", "--config", "named.yaml").code == 0

@@ -40,8 +40,7 @@ def chat(command: Command, instruct: Pair, tmp_path: Path) -> Command:
 
 
 def test_conversations_are_decoded_turn_by_turn_and_the_row_says_how(chat: Command) -> None:
-    found = chat("--system", "w20")
-    assert found.code == 0, found.err
+    found = chat("--system", "w20").ok()
     (row,), samples = found.table(), found.table("samples.csv")
     assert (row["prompt_form"], row["chat_template_resolved"], row["system"]) == ("turns", "own", "w20")
     assert len(row["chat_template_sha256"]) == 64
@@ -71,8 +70,7 @@ def test_a_sampled_run_that_was_cut_off_in_a_conversation_ends_as_it_would_have(
     journal = whole.folder / "journal.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:3]))  # begun, and two turns
     (whole.folder / "results.csv").unlink()
-    again = command("sweep", "--resume", whole.folder)
-    assert again.code == 0, again.err
+    again = command("sweep", "--resume", whole.folder).ok()
     assert [(s.prompt, s.conversation, s.baseline.tokens, s.method.tokens) for s in again.samples()] == tokens
     assert [len(t) for *_, t in tokens] == [4] * 6
     for reader in ("verdict", "report"):
@@ -111,8 +109,7 @@ def test_with_and_without_template_are_two_questions_in_one_grid(
     grid = {"target": str(instruct.target), "draft": str(instruct.draft), "dataset": f"jsonl:{tmp_path / 'p.jsonl'}"}
     grid |= {"chat_template": ["auto", "none"], "thinking": None, "max_new_tokens": 4, "warmup": 0, "k": [1, 2]}  # type: ignore[dict-item]
     (tmp_path / "grid.yaml").write_text(json.dumps(grid))
-    found = command("sweep", tmp_path / "grid.yaml")
-    assert found.code == 0, found.err
+    found = command("sweep", tmp_path / "grid.yaml").ok()
     assert [row["chat_template_resolved"] for row in found.table()] == ["own", "own", "not applied", "not applied"]
     lines = " ".join(found.out.split())
     for words in ("in its chat template", "without its chat template"):
@@ -148,8 +145,7 @@ def test_a_real_conversation_goes_as_transformers_would_lead_it(command: Command
     turns = ["Name three colours.", "Repeat your last answer backwards."]
     (tmp_path / "talk.jsonl").write_text(json.dumps({"turns": turns}) + "\n")
     few = ("--max-new-tokens", 12, "--warmup", 0, "--k", 4, "--system", "Be brief.", "--dtype", "float32")
-    found = command("run", "-t", folder, "--method", "prompt-lookup", "--dataset", "jsonl:talk.jsonl", *few)
-    assert found.code == 0, found.err
+    found = command("run", "-t", folder, "--method", "prompt-lookup", "--dataset", "jsonl:talk.jsonl", *few).ok()
     assert found.table()[0]["lossless"] == "identical"
     tokenizer, model = (
         AutoTokenizer.from_pretrained(folder),

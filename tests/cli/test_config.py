@@ -19,8 +19,7 @@ def test_every_setting_says_where_it_comes_from(command: Command, tmp_path: Path
     file = tmp_path / "mine.yaml"
     file.write_text("limit: 7\nk: 9\nformat: md\n")
     given = ["--preset", "chen2023-xsum", "--config", file, "--temperature", "0.5"]
-    done = command("config", "show", *given, "--format", "json")
-    assert done.code == 0, done.err
+    done = command("config", "show", *given, "--format", "json").ok()
     found = {row["setting"]: (row["value"], row["from"]) for row in json.loads(done.out)}
     assert found["temperature"] == ("0.5", "command line")
     assert found["k"] == ("9", str(file))

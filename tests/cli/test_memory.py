@@ -61,9 +61,7 @@ def test_of_weights_it_says_what_to_do(
         raise error
 
     monkeypatch.setattr(place, "find" if place is weights else "load_model", exhausted)
-    found = run("-q")
-    assert (found.code, found.out) == (4, "")
-    assert "do not fit into the memory of cpu" in found.line
+    run("-q").refused("do not fit into the memory of cpu", code=4)
 
 
 @pytest.mark.parametrize("megabytes", quick_or_slow([300, 600, 700, 1200], lambda megabytes: megabytes == 700))

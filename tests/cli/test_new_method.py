@@ -75,9 +75,7 @@ def test_nothing_is_overwritten(command: Command, mine: Path) -> None:
 
 
 def test_it_runs_at_once_and_is_proven_exact(command: Command, run: Command, mine: Path) -> None:
-    done = run("--method", "mine.yaml", "--tier", "eager", "--limit", "2", "--max-new-tokens", "16")
-    assert done.code == 0, done.err
-    (row,) = done.table()
+    row = run("--method", "mine.yaml", "--tier", "eager", "--limit", "2", "--max-new-tokens", "16").row()
     assert (row["method"], row["lossless"], row["method_sha256"]) == (
         "mine.yaml", "identical", content_sha256([str(mine)])
     )  # fmt: skip
@@ -166,14 +164,12 @@ def test_a_run_goes_on_with_a_class_that_is_named_again_and_has_not_changed(
     with pytest.raises(UsageError, match=r"which runs mine\.py"):
         specbench.resume(folder)
     assert not mark.exists()
-    changed = command("run", "--resume", folder, "--method", "mine.yaml")
-    assert changed.code == 2
-    assert "mine.yaml, or a Python file that it names, has changed since this run was begun" in changed.line
+    command("run", "--resume", folder, "--method", "mine.yaml").refused(
+        "mine.yaml, or a Python file that it names, has changed since this run was begun"
+    )
     code.write_text(kept)
-    again = command("run", "--resume", folder, "--method", "mine.yaml")
-    assert again.code == 0, again.err
-    unused = command("run", "--resume", folder, "--method", "chain")
-    assert (unused.code, "no use for --method chain" in unused.line) == (2, True)
+    command("run", "--resume", folder, "--method", "mine.yaml").ok()
+    command("run", "--resume", folder, "--method", "chain").refused("no use for --method chain")
 
 
 @pytest.mark.usefixtures("mine")

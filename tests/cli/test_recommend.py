@@ -33,8 +33,7 @@ def test_candidates_are_measured_at_the_largest_lookahead_and_those_that_could_w
 ) -> None:
     data = prompts(tmp_path / "prompts.jsonl", 9, 14)
     given = ("--target", pair.target, "--draft", pair.draft, "--dataset", data, "--limit", "2")
-    found = command("recommend", *given, *SHORT)
-    assert found.code == 0, found.err
+    found = command("recommend", *given, *SHORT).ok()
     first, second = sorted((found.cwd / "results").iterdir(), key=lambda run: (run / "run.json").stat().st_mtime_ns)
     rows, again = read_csv(first / "results.csv"), read_csv(second / "results.csv")
     assert [(row["method"], row["k"]) for row in rows] == [("chain", "3"), ("prompt-lookup", "3"), ("suffix", "3")]
@@ -110,8 +109,7 @@ def test_a_server_is_given_its_own_arms(command: Command, monkeypatch: pytest.Mo
     seen = list[Any]()
     monkeypatch.setattr(recommend, "start_recommend", lambda cells, *_: seen.extend(cells))
     given = ("--target", "gpt2", "--backend", "llama-server", "--concurrency", "1,2", "--dataset", "code")
-    found = command("recommend", *given)
-    assert found.code == 0, found.err
+    command("recommend", *given).ok()
     assert [(one.spec_config, one.batch) for one in seen] == [(n, b) for b in (1, 2) for n in ("ngram", "ngram-mod")]
 
 
@@ -120,8 +118,7 @@ def test_what_drafts_nothing_is_refused(command: Command) -> None:
         ("--method", "baseline"),
         ("--backend", "openai", "--url", "http://localhost:1", "--method", "chain"),
     ):
-        found = command("recommend", *words)
-        assert (found.code, "recommend compares drafts" in found.line) == (2, True)
+        command("recommend", *words).refused("recommend compares drafts")
 
 
 def test_a_draft_that_fails_its_audit_is_not_recommended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,7 @@ from tests.support.tinypair import CONTEXT, Pair, prompts
 
 
 def test_a_run_leaves_a_table_on_stdout_and_its_folder_on_disk(run: Command) -> None:
-    found = run()
-    assert found.code == 0, found.err
+    found = run().ok()
     assert "speedup" in found.out
     assert {p.name for p in found.folder.iterdir()} == {
         "run.json", "journal.jsonl", "results.csv", "summary.csv", "samples.csv", "rounds.parquet", ".lock",
@@ -156,9 +155,7 @@ def test_no_round_drafts_more_than_a_text_may_have(run: Command, method: str, mo
     monkeypatch.setattr(
         loop, "count", lambda draft, *rest: drafted.append(draft.tree.topology.depth) or count(draft, *rest)
     )
-    found = run("--k", 24, "--max-new-tokens", 4, "--method", method, "--warmup", 1)
-    assert found.code == 0, found.err
-    (row,) = found.table()
+    row = run("--k", 24, "--max-new-tokens", 4, "--method", method, "--warmup", 1).row()
     assert (row["k"], row["lossless"], row["status"]) == ("24", "identical", "ok")
     assert row["engine_notes"].endswith("a round drafts 4 tokens, as many as a text may have")
     assert max(drafted) <= 4

@@ -55,8 +55,7 @@ def written(tmp_path: Path, **grid: Any) -> Path:
 
 
 def test_every_k_is_measured_on_the_same_prompts_with_one_baseline(sweep_k: Command) -> None:
-    found = sweep_k("--k", "1-3,auto")
-    assert found.code == 0, found.err
+    found = sweep_k("--k", "1-3,auto").ok()
     rows = found.table()
     assert [(row["k"], row["schedule"], row["status"]) for row in rows] == [
         ("1", "constant", "ok"), ("2", "constant", "ok"), ("3", "constant", "ok"), ("12", "auto", "ok"),
@@ -83,16 +82,13 @@ def test_the_default_is_one_to_eight(sweep_k: Command) -> None:
 
 
 def test_lengths_of_prompts_by_lookahead_in_one_command(sweep_k: Command) -> None:
-    found = sweep_k("--k", "1,2", "--context", "24,12", "--limit", "1", "--explain")
-    assert found.code == 0, found.err
+    found = sweep_k("--k", "1,2", "--context", "24,12", "--limit", "1", "--explain").ok()
     assert [(row["context"], row["k"], row["status"]) for row in found.table()] == [
         ("24", "1", "ok"), ("24", "2", "ok"), ("12", "1", "ok"), ("12", "2", "ok"),
     ]  # fmt: skip
     assert [row["prompt_tokens"] for row in found.table("samples.csv")] == ["24", "24", "12", "12"]
     assert "speedup by context" in found.out
-    refused = sweep_k("--k", "1", "--context", "4k")
-    assert refused.code == 2
-    assert "--context 4096 is too long for these models: at most 38 tokens" in refused.line
+    sweep_k("--k", "1", "--context", "4k").refused("--context 4096 is too long for these models: at most 38 tokens")
     assert "--context '4x'" in sweep_k("--context", "4x").line
 
 
@@ -103,8 +99,7 @@ def test_a_grid_is_every_combination(command: Command, pair: Pair, tmp_path: Pat
     data = prompts(tmp_path / "w.jsonl", 4, 6)
     entry = {"target": str(pair.target), "draft": str(pair.draft)}
     grid = written(tmp_path, pair=[entry], dataset=data, method=["chain", "token-match"], temperature=[0, 1], k="1-2")
-    found = command("sweep", grid, "-q", "--limit", "1")
-    assert found.code == 0, found.err
+    found = command("sweep", grid, "-q", "--limit", "1").ok()
     rows = found.table()
     assert [(r["temperature"], r["method"], r["k"]) for r in rows] == [
         (t, m, k) for t in ("0.0", "1.0") for m in ("chain", "token-match") for k in ("1", "2")
@@ -123,8 +118,9 @@ def test_methods_with_further_models_share_one_baseline(command: Command, pair: 
     entry = {"target": str(pair.target), "draft": str(pair.draft)}
     models = {"small": str(pair.draft), "head": str(head)}
     data = prompts(tmp_path / "w.jsonl", 4, 6)
-    found = command("sweep", written(tmp_path, **entry, model=models, dataset=data, method=names, k=2, tier="eager"))
-    assert found.code == 0, found.err
+    found = command(
+        "sweep", written(tmp_path, **entry, model=models, dataset=data, method=names, k=2, tier="eager")
+    ).ok()
     rows = found.table()
     assert [(row["method"], row["status"]) for row in rows] == [(name, "ok") for name in names]
     assert rows[0]["alpha"] == rows[1]["alpha"], "the same draft by another name"
@@ -169,8 +165,7 @@ def test_a_pair_that_is_unusable_ends_its_own_cells_and_the_sweep_goes_on(
 def test_a_finished_run_that_is_continued_stays_as_it_is(sweep_k: Command, command: Command) -> None:
     first = sweep_k("--k", "1-2")
     before = (first.folder / "journal.jsonl").read_bytes(), (first.folder / "results.csv").read_bytes()
-    again = command("sweep-k", "--resume", Path("results") / first.folder.name)
-    assert again.code == 0, again.err
+    again = command("sweep-k", "--resume", Path("results") / first.folder.name).ok()
     assert ((first.folder / "journal.jsonl").read_bytes(), (first.folder / "results.csv").read_bytes()) == before
     assert again.out == first.out
 
@@ -183,8 +178,7 @@ def test_a_sweep_that_was_killed_goes_on_to_the_result_of_an_undisturbed_one(
     data = prompts(tmp_path / "w.jsonl", *range(4, 28))
     options = ["sweep-k", *pair.options, "--dataset", data, "--k", "1-3", "--max-new-tokens", "12", "--warmup", "0"]
     options += ["--tier", "eager"]
-    whole = command(*options)
-    assert whole.code == 0, whole.err
+    whole = command(*options).ok()
     expected = told(read_run(whole.folder).cells)
 
     killed = tmp_path / "killed"
@@ -195,8 +189,7 @@ def test_a_sweep_that_was_killed_goes_on_to_the_result_of_an_undisturbed_one(
     (folder,) = killed.iterdir()
     before = read_run(folder).cells
     assert 5 <= len(before[0].samples) < 24
-    again = command("sweep-k", "--resume", folder)
-    assert again.code == 0, again.err
+    command("sweep-k", "--resume", folder).ok()
     after = read_run(folder).cells
     assert told(after) == expected
     assert [c.samples[: len(b.samples)] for c, b in zip(after, before, strict=True)] == [b.samples for b in before]
@@ -230,9 +223,7 @@ def test_a_run_of_another_machine_is_not_continued(
     described = json.loads(path.read_text())
     described["environment"] |= change
     path.write_text(json.dumps(described))
-    found = command("sweep-k", "--resume", first.folder)
-    assert found.code == 2
-    assert said in found.line
+    command("sweep-k", "--resume", first.folder).refused(said)
 
 
 def test_a_run_whose_prompts_have_changed_is_not_continued(sweep_k: Command, command: Command, tmp_path: Path) -> None:
@@ -247,9 +238,7 @@ def test_a_damaged_description_is_one_line(sweep_k: Command, command: Command, d
     first = sweep_k("--k", "1", "--limit", "1")
     path = first.folder / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | damage))
-    found = command("sweep-k", "--resume", first.folder)
-    assert found.code == 2
-    assert "run.json is damaged" in found.line
+    command("sweep-k", "--resume", first.folder).refused("run.json is damaged")
 
 
 def make_unfinished(folder: Path) -> None:

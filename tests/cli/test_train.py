@@ -28,8 +28,7 @@ def test_a_trained_draft_runs_and_the_same_command_goes_on_with_it(
     command: Command, pair: Pair, data: str, tmp_path: Path
 ) -> None:
     words = ("train", "draft", "--target", pair.target, "--data", data, *TINY, "--output", "mine", "--format", "json")
-    found = command(*words)
-    assert found.code == 0, found.err
+    found = command(*words).ok()
     (row,) = json.loads(found.out)
     assert row["category"] == "all"
     assert 0 <= row["alpha"] <= 1
@@ -71,8 +70,7 @@ def test_a_draft_may_be_begun_otherwise(
 ) -> None:
     few = ("--max-new-tokens", "6", "--batch", "4", "--length", "32", "--tokens", "60", "--evaluations", "1")
     few += ("--rate-warmup", "0.1")  # a setting of runs has that name, too
-    found = command("train", "draft", "--target", pair.target, "--data", data, *few, *start, "--output", "mine")
-    assert found.code == 0, found.err
+    found = command("train", "draft", "--target", pair.target, "--data", data, *few, *start, "--output", "mine").ok()
     assert said in found.err
     assert ("its vocabulary covers" in found.err) == ("--draft-vocabulary" in start)
     ran = command("run", "--target", pair.target, "--draft", "mine", "--dataset", data, *SHORT)
@@ -85,15 +83,13 @@ def test_a_checkpoint_may_be_trained_further_on_text_as_it_is(command: Command, 
         (tmp_path / "text" / f"{name}.txt").write_text(" ".join(f"w{n % 37}" for n in range(100)))
     few = ("--as-it-is", "--length", "16", "--tokens", "200", "--evaluations", "1", "--from", pair.draft)
     text = tmp_path / "text"
-    found = command("train", "draft", "--target", pair.target, "--data", f"text:{text}", *few, "--output", "mine")
-    assert found.code == 0, found.err
+    command("train", "draft", "--target", pair.target, "--data", f"text:{text}", *few, "--output", "mine").ok()
     assert "the text of text:" in (tmp_path / "mine" / "README.md").read_text()
 
 
 def test_boosted_drafts_run_together(command: Command, pair: Pair, data: str) -> None:
     words = ("train", "boost", "--target", pair.target, "--data", data, *TINY, "--output", "three", "--format", "json")
-    found = command(*words)
-    assert found.code == 0, found.err
+    found = command(*words).ok()
     rows = json.loads(found.out)
     assert [row["draft"] for row in rows] == [1, 2, 3]
     shares = [row["together"] for row in rows]

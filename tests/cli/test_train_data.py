@@ -27,12 +27,10 @@ def test_a_cache_serves_other_losses_and_shapes_and_no_other_target(
 ) -> None:
     data = prompts(tmp_path / "words.jsonl", *[3 + n % 6 for n in range(12)])
     words = ("--data", data, "--cache", "kept", "--output")
-    first = train(command, pair.target, *words, "a")
-    assert first.code == 0, first.err
+    first = train(command, pair.target, *words, "a").ok()
     assert "12 of 12 prompts answered" in first.err
     before = {file.name: file.read_bytes() for file in (tmp_path / "kept").iterdir() if file.is_file()}
-    second = train(command, pair.target, *words, "b", "--loss", "tv", "--layers", "2")
-    assert second.code == 0, second.err
+    second = train(command, pair.target, *words, "b", "--loss", "tv", "--layers", "2").ok()
     assert "answered" not in second.err
     assert before == {file.name: file.read_bytes() for file in (tmp_path / "kept").iterdir() if file.is_file()}
     warmer = refused(train(command, pair.target, *words, "c", "--temperature", "1"))
@@ -65,6 +63,5 @@ def test_data_without_text_are_one_line_and_leave_the_folder_free(command: Comma
 def test_what_is_not_used_is_said(command: Command, pair: Pair, tmp_path: Path) -> None:
     rows = [{"text": f"w{n} w{n + 1} w3"} for n in range(6)]
     data = jsonl(tmp_path / "a.jsonl", *rows, {"text": ""}, {"text": None}, {"text": 3})
-    found = train(command, pair.target, "--as-it-is", "--data", data, "--output", "a")
-    assert found.code == 0, found.err
+    found = train(command, pair.target, "--as-it-is", "--data", data, "--output", "a").ok()
     assert "5 sequences to learn, 1 held out; not used: 2 empty, 1 not text" in found.err

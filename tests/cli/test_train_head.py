@@ -39,8 +39,7 @@ def test_a_trained_head_runs_and_the_same_command_goes_on_with_it(
 ) -> None:
     words = ("train", "head", "--kind", kind, "--target", pair.target, "--data", data, *TINY, *some)
     words += ("--output", "mine", "--format", "json")
-    found = command(*words)
-    assert found.code == 0, found.err
+    found = command(*words).ok()
     (row,) = json.loads(found.out)
     assert 1 <= row["accepted"] <= 4
     unseen = "jsonl:mine/held-out.jsonl"
@@ -68,8 +67,7 @@ def test_a_trained_head_runs_and_the_same_command_goes_on_with_it(
 def test_a_trained_mtp_module_learns_on(command: Command, pair: Pair, data: str, tmp_path: Path) -> None:
     words = ("train", "head", "--kind", "mtp", "--target", pair.target, "--data", data, *TINY)
     assert command(*words, "--output", "mine").code == 0
-    found = command(*words, "--from", "mine", "--output", "again")
-    assert found.code == 0, found.err
+    found = command(*words, "--from", "mine", "--output", "again").ok()
     assert "draft: the MTP module of mine: " in found.err
     own = command(*words, "--from", pair.target, "--output", "own")
     assert "it has no MTP module for" in last(own.err)
@@ -81,8 +79,7 @@ def test_a_draft_that_learned_to_go_on_through_masks_runs(
 ) -> None:
     words = ("train", "head", "--kind", "pard", "--from", pair.draft, "--target", pair.target, "--data", data, *TINY)
     words += (*some, "--output", "mine", "--format", "json")
-    found = command(*words)
-    assert found.code == 0, found.err
+    found = command(*words).ok()
     assert "through masks: 1 layer of width" in found.err
     config = json.loads((tmp_path / "mine" / "config.json").read_text())
     assert f"its mask is the token {config['pard_token']}" in found.err

@@ -91,8 +91,7 @@ def tree(command: Command, pair: Pair, tmp_path: Path) -> Command:
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", ["0", "1"])
 def test_a_tree_that_was_found_runs(tree: Command, run: Command, temperature: str) -> None:
-    found = tree("--temperature", temperature, "--by", "tokens", "--output", "mine.yaml")
-    assert found.code == 0, found.err
+    found = tree("--temperature", temperature, "--by", "tokens", "--output", "mine.yaml").ok()
     assert "Which child of a node is" in found.out
     assert found.err.splitlines()[-1] == "wrote mine.yaml: specbench run --method mine.yaml"
     assert not (found.cwd / "results").exists()
@@ -113,8 +112,7 @@ def test_programs_get_numbers_and_nothing_else(tree: Command) -> None:
 def test_a_file_that_is_there_is_replaced_only_when_asked(tree: Command, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("precious")
-    found = tree("--output", file)
-    assert (found.code, "already exists: choose another --output, or add --overwrite" in found.line) == (2, True)
+    found = tree("--output", file).refused("already exists: choose another --output, or add --overwrite")
     assert file.read_text() == "precious"
     found = tree("--output", file, "--overwrite")
     assert (found.code, f"replaced {file}" in found.err) == (0, True)

@@ -92,10 +92,7 @@ def test_a_continued_run_runs_no_code_unless_that_is_typed_again(
     command: Command, pair: Any, target: Path, ran: Path, tmp_path: Path
 ) -> None:
     folder = folder_of(tmp_path, **trusting(pair, target))
-    found = command("run", "--resume", folder)
-    assert found.code == 2
-    assert "run.json sets trust_remote_code" in found.line
-    assert "add --trust-remote-code" in found.line
+    command("run", "--resume", folder).refused("run.json sets trust_remote_code", "add --trust-remote-code")
     assert not ran.exists()
     with pytest.raises(UsageError, match="sets trust_remote_code"):
         specbench.resume(folder)
@@ -159,10 +156,9 @@ def test_no_file_gives_an_engine_what_names_files_or_code(
     settings["backend"] = "llama.cpp" if option == LOG else "vllm"
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(settings))
     folder = folder_of(tmp_path, **settings)
-    found = command("run", "--resume", folder)
-    assert found.code == 2
-    assert f"gives an engine {option}, which can name files or code" in found.line
-    assert f"add --engine-option {option}" in found.line
+    command("run", "--resume", folder).refused(
+        f"gives an engine {option}, which can name files or code", f"add --engine-option {option}"
+    )
     for words in (("run", "--resume", folder), ("run", "--config", "mine.yaml"), ("sweep", "mine.yaml")):
         assert "gives an engine" in command(*words).line
         assert "gives an engine" not in command(*words, "--engine-option", option).err
@@ -187,11 +183,9 @@ def test_a_continued_run_sends_no_key_to_a_server_that_was_not_typed(
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     folder = folder_of(tmp_path, **served(**more))
     for options in ((), ("--url", "http://127.0.0.1:10") if more else ()):
-        found = command("run", "--resume", folder, *options)
-        assert found.code == 2
-        assert "OPENAI_API_KEY is set and " in found.line
-        assert "names the server http://127.0.0.1:" in found.line
-        assert "name it with --url URL" in found.line
+        command("run", "--resume", folder, *options).refused(
+            "OPENAI_API_KEY is set and ", "names the server http://127.0.0.1:", "name it with --url URL"
+        )
     assert sent == []
     named = ("--url", "http://127.0.0.1:10/", "--baseline-url", f"{HOST}/v1") if more else ("--url", HOST)
     assert command("run", "--resume", folder, *named).code == 4

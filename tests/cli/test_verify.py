@@ -32,8 +32,7 @@ def checks(done: Outcome) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def test_without_a_pair_the_installation_is_proven(command: Command) -> None:
-    done = command("verify", *CHAIN, "--method", "typical")
-    assert done.code == 0, done.err
+    done = command("verify", *CHAIN, "--method", "typical").ok()
     assert done.out.splitlines()[-1] == "LOSSLESS as far as was checked: 3 ok, 1 lossy"
     found = checks(done)
     assert found["proof", "chain"]["found"] <= 1e-12 < 0.1 < found["proof", "typical"]["found"]
@@ -42,8 +41,7 @@ def test_without_a_pair_the_installation_is_proven(command: Command) -> None:
 
 
 def test_a_pair_is_checked_and_its_certificate_read_again(verified: Callable[..., Outcome]) -> None:
-    done = verified(*CHAIN, "--method", "lenience")
-    assert done.code == 0, done.err
+    done = verified(*CHAIN, "--method", "lenience").ok()
     found = checks(done)
     names = {name for name, method in found if method == "chain"}
     assert names == {"greedy = generate", "greedy re-scored", "z of the surprise", "z of the leaning"}
@@ -97,8 +95,7 @@ def test_methods_that_the_pair_cannot_run_say_why(
     monkeypatch.setattr(verify, "methods", lambda: ["chain", "prompt-lookup", "layer-skip-demo"])
     data = prompts(tmp_path / "words.jsonl", 4, 6)
     short = ("--dataset", data, "--limit", "1", "--max-new-tokens", "4", "--tokens", "100")
-    done = command("verify", pair.target, *short)
-    assert done.code == 0, done.err
+    done = command("verify", pair.target, *short).ok()
     found = checks(done)
     assert found["greedy = generate", "prompt-lookup"]["outcome"] == "ok"
     for method in ("chain", "layer-skip-demo"):

@@ -37,8 +37,7 @@ def run(command: Command, foreign: Pair, tmp_path: Path) -> Command:
 
 @pytest.mark.parametrize("rule", ["common", "strings"])
 def test_greedy_output_is_the_baselines_and_the_row_says_by_which_rule(run: Command, rule: str) -> None:
-    found = run("--vocabulary", rule)
-    assert found.code == 0, found.err
+    found = run("--vocabulary", rule).ok()
     (row,) = found.table()
     assert (row["lossless"], row["vocabulary_resolved"]) == ("identical", rule)
     assert row["vocabulary_shared"].endswith("of the draft's")
@@ -80,9 +79,7 @@ def test_a_pair_with_one_tokenizer_says_nothing_of_it(command: Command, pair: Pa
     ids=" ".join,
 )
 def test_methods_that_draft_with_such_a_model(run: Command, arguments: tuple[str, ...]) -> None:
-    found = run(*arguments)
-    assert found.code == 0, found.err
-    (row,) = found.table()
+    row = run(*arguments).row()
     assert row["lossless"] == ("not compared" if "--temperature" in arguments else "identical")
     assert int(row["drafted"]) > 0
 
@@ -90,16 +87,15 @@ def test_methods_that_draft_with_such_a_model(run: Command, arguments: tuple[str
 @pytest.mark.parametrize("wanted", ["auto", "common", "strings"])
 def test_vocabularies_without_a_text_in_common_are_refused(command: Command, tmp_path: Path, wanted: str) -> None:
     pair = save_pair(tmp_path, letters(["a", "b", "<e>"], eos="<e>"), letters(["c", "d", "<e>"], eos="<e>"))
-    found = command("run", *pair.options, *FEW, "--vocabulary", wanted)
-    assert found.code == 4
-    assert "different tokenizers, without a token in common (2 and 2 tokens)" in found.line
+    command("run", *pair.options, *FEW, "--vocabulary", wanted).refused(
+        "different tokenizers, without a token in common (2 and 2 tokens)", code=4
+    )
 
 
 def test_check_says_the_rule_and_both_shares(command: Command, foreign: Pair, tmp_path: Path) -> None:
     (tmp_path / "texts.jsonl").write_text('{"id": "p", "prompt": "the a"}\n')
     usual = (*foreign.options, "--max-new-tokens", "9", "--dataset", f"jsonl:{tmp_path / 'texts.jsonl'}")
-    found = command("check", *usual)
-    assert found.code == 0, found.err
+    found = command("check", *usual).ok()
     assert "vocabulary common: the draft has another tokenizer; " in found.err
     assert "% of the target's and " in found.err
     strings = command("check", *usual, "--vocabulary", "strings")
@@ -126,12 +122,10 @@ def test_every_model_of_a_method_has_its_own_rule(command: Command, foreign: Pai
     file = tmp_path / "two.yaml"
     file.write_text(json.dumps({"summary": "s", "paper": "p", "lossless": True, "method": method}))
     (tmp_path / "texts.jsonl").write_text('{"id": "p", "prompt": "the a"}\n')
-    found = command(
+    row = command(
         *("run", *foreign.options, "--model", f"second={second.draft}", "--method", file),
         *("--dataset", f"jsonl:{tmp_path / 'texts.jsonl'}", *FEW),
-    )
-    assert found.code == 0, found.err
-    (row,) = found.table()
+    ).row()
     assert row["vocabulary_resolved"] == "common, second common"
     first, other = row["vocabulary_shared"].split("; ")
     assert first.endswith("of the draft's")
@@ -145,12 +139,10 @@ def test_smollm2_with_the_shipped_draft(command: Command, tmp_path: Path, rule: 
         pytest.skip("SPECBENCH_SMOLLM2 names no folder with smollm2-135m")
     folder = Path(os.environ["SPECBENCH_SMOLLM2"], "smollm2-135m")
     (tmp_path / "code.jsonl").write_text('{"id": "p", "prompt": "def add(a, b):\\n    return"}\n')
-    found = command(
+    row = command(
         *("run", "--target", folder, "--draft", "demo-draft", "--vocabulary", rule, "--chat-template", "none"),
         *("--dataset", f"jsonl:{tmp_path / 'code.jsonl'}", "--max-new-tokens", "24", "--warmup", "0", "--k", "3"),
-    )
-    assert found.code == 0, found.err
-    (row,) = found.table()
+    ).row()
     assert (row["lossless"], row["vocabulary_resolved"]) == ("identical", rule)
     assert row["vocabulary_shared"] == "3,476 tokens are common, 7.1% of the target's and 84.9% of the draft's"
     assert float(row["alpha"]) > 0

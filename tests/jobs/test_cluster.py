@@ -117,20 +117,15 @@ def test_a_cell_that_loses_every_worker_ends_with_its_prompts_and_the_others_go_
 
 
 def test_with_one_node_left_a_cell_is_measured_there_again() -> None:
-    cluster = Scripted(TWO[:1], {SPECS[0]: [losing, whole]})
-    cells, *_ = measured(cluster)
+    cells, *_ = measured(Scripted(TWO[:1], {SPECS[0]: [losing, whole]}))
     assert cells[0].status == "ok"
 
 
-def test_a_cell_that_begins_anew_has_only_the_new_samples() -> None:
-    past = {SPECS[0]: replace(DONE[0], samples=[sample("of another machine")], status="partial")}
-    cells, *_ = measured(Scripted(TWO), past)
-    assert [one.prompt for one in cells[0].samples] == ["p1", "p2"]
-
-
-def test_ended_cells_of_a_continued_run_are_not_sent() -> None:
+def test_of_a_continued_run_ended_cells_are_not_sent_and_one_that_begins_anew_has_only_new_samples() -> None:
+    past = {SPECS[0]: replace(DONE[0], samples=[sample("of another machine")], status="partial"), SPECS[2]: DONE[2]}
     cluster = Scripted(TWO)
-    cells, *_ = measured(cluster, {DONE[2].spec: DONE[2]})
+    cells, *_ = measured(cluster, past)
+    assert [one.prompt for one in cells[0].samples] == ["p1", "p2"]
     assert SPECS[2] not in [spec for _, spec, _ in cluster.sent]
     assert cells[2] is DONE[2]
 

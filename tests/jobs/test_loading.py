@@ -25,28 +25,16 @@ class Clock:
         return self.seconds
 
 
-def test_a_line_is_said_when_it_takes_long_and_then_seldom() -> None:
+def test_a_line_is_said_when_it_takes_long_and_then_seldom_and_every_model_has_its_own_seconds() -> None:
     clock, lines = Clock(), list[str]()
     told = Bytes(None, lines.append, clock)
-    for clock.seconds, done in (
-        (0, 0),
-        (SOON - 1, GB),
-        (SOON, 2 * GB),
-        (SOON + AGAIN - 1, 3 * GB),
-        (SOON + AGAIN, 4 * GB),
-    ):
-        told("loading some/model", done, 16 * GB)
+    for size, clock.seconds in enumerate((0, SOON - 1, SOON, SOON + AGAIN - 1, SOON + AGAIN)):
+        told("loading some/model", size * GB, 16 * GB)
     assert lines == ["loading some/model: 2.00 GB of 16.0 GB", "loading some/model: 4.00 GB of 16.0 GB"]
-
-
-def test_every_model_has_its_own_seconds() -> None:
     clock, lines = Clock(), list[str]()
     told = Bytes(None, lines.append, clock)
-    told("loading target", 0, GB)
-    clock.seconds = SOON - 1
-    told("loading draft", 0, GB)
-    clock.seconds = SOON + 1
-    told("loading draft", GB, GB)
+    for name, clock.seconds, size in (("target", 0, 0), ("draft", SOON - 1, 0), ("draft", SOON + 1, GB)):
+        told(f"loading {name}", size, GB)
     assert lines == []
 
 

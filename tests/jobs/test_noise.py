@@ -35,13 +35,9 @@ def test_the_numbers_of_equal_arms_are_those_computed_by_hand() -> None:
     assert row["prompts_for_5_percent"] == math.ceil((sure * 2 * error / math.log(1.05)) ** 2)
 
 
-def test_a_smaller_effect_needs_more_prompts_by_its_square() -> None:
+def test_a_smaller_effect_needs_more_prompts_by_its_square_and_one_prompt_tells_no_noise() -> None:
     assert documents.prompts_for(0.01, 0.1) == pytest.approx(100 * documents.prompts_for(0.1, 0.1), rel=0.15)
-    assert documents.prompts_for(0.05, 0.0) == 2
-    assert documents.prompts_for(0.05, math.nan) is None
-
-
-def test_one_prompt_tells_no_noise() -> None:
+    assert (documents.prompts_for(0.05, 0.0), documents.prompts_for(0.05, math.nan)) == (2, None)
     row = documents.noise_row(a_against_a(0.010))
     assert row["ratio"] == pytest.approx(1.0)
     assert math.isnan(row["smallest_effect"])
@@ -49,23 +45,17 @@ def test_one_prompt_tells_no_noise() -> None:
     assert "–" in documents.noise_markdown(documents.noise_grid([row]))
 
 
-def test_equal_arms_that_differ_are_said_openly() -> None:
+def test_equal_arms_that_differ_are_said_openly_warnings_passed_on_and_hostile_names_stay_text() -> None:
     """The second arm is always slower, as it would be if something favoured the first."""
-    biased = documents.noise_row(a_against_a(0.0119, 0.0120, 0.0121, 0.0120))
+    biased, row = (documents.noise_row(a_against_a(*some)) for some in ((0.0119, 0.0120, 0.0121, 0.0120), STEPS))
     assert any("two equal arms differ" in note for note in documents.noise_notes([biased]))
-    fair = documents.noise_notes([documents.noise_row(a_against_a(*STEPS))])
+    fair = documents.noise_notes([row])
     assert not any("two equal arms differ" in note for note in fair)
     assert fair[-1] == documents.FLOOR
-
-
-def test_the_warnings_of_the_machine_are_passed_on() -> None:
-    row = documents.noise_row(a_against_a(*STEPS)) | {"load_average": 9.0, "threads": 2}
-    assert any("load average 9.0 on 2 threads" in note for note in documents.noise_notes([row]))
-
-
-def test_hostile_names_stay_text() -> None:
-    row = documents.noise_row(a_against_a(*STEPS)) | {"dataset": "jsonl:/tmp/a|b\x1b[31m"}
-    heading = documents.noise_markdown(documents.noise_grid([row])).splitlines()[0]
+    loaded = documents.noise_notes([row | {"load_average": 9.0, "threads": 2}])
+    assert any("load average 9.0 on 2 threads" in note for note in loaded)
+    hostile = row | {"dataset": "jsonl:/tmp/a|b\x1b[31m"}
+    heading = documents.noise_markdown(documents.noise_grid([hostile])).splitlines()[0]
     assert "a\\|b" in heading
     assert "\x1b" not in heading
 
@@ -77,8 +67,7 @@ def short(pair: Pair, tmp_path: Path) -> tuple[str, ...]:
 
 
 def test_the_noise_is_measured_by_the_runner_of_every_run(command: Command, short: tuple[str, ...]) -> None:
-    done = command("noise", *short, "--repeat", "2")
-    assert done.code == 0, done.err
+    done = command("noise", *short, "--repeat", "2").ok()
     (row,) = [json.loads(line) for line in done.out.splitlines()]
     assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
     assert (row["prompts"], row["repeat"]) == (3, 2)
@@ -91,7 +80,6 @@ def test_the_noise_is_measured_by_the_runner_of_every_run(command: Command, shor
 
 
 def test_tables_are_read_by_people(command: Command, short: tuple[str, ...]) -> None:
-    done = command("noise", *short[:-1], "table")
-    assert done.code == 0, done.err
+    done = command("noise", *short[:-1], "table").ok()
     assert "smallest effect" in done.out
     assert "baseline ÷ itself" in done.out

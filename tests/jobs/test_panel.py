@@ -50,6 +50,9 @@ def test_the_interval_shrinks_with_the_prompts() -> None:
 def test_the_line_of_a_cell() -> None:
     assert panel.live_line(Rolling.of([sample()])) == "α 0.50  100 → 154 tokens/s  1.54× …"
     assert panel.live_line(Rolling.of(SAMPLES)).startswith("α 0.50  100 → ")
+    base = sample(method=baseline_trace(range(12)))
+    assert panel.live_line(Rolling.of([base])).startswith("α –  100 → 100 tokens/s")
+    assert (panel.rate(3.14159), panel.rate(1234.5), panel.rate(float("nan"))) == ("3.1", "1234", "–")
 
 
 @pytest.mark.parametrize(
@@ -67,15 +70,6 @@ def test_an_interval_over_few_or_scattered_prompts_stays_open(slow: list[float],
         return replace(made, method=replace(made.method, seconds=made.method.seconds * slow[n]))
 
     assert panel.speedup_text(Rolling.of(map(scattered, range(len(slow))))) == shown
-
-
-def test_a_run_without_a_draft_has_no_alpha() -> None:
-    base = sample(method=baseline_trace(range(12)))
-    assert panel.live_line(Rolling.of([base])).startswith("α –  100 → 100 tokens/s")
-
-
-def test_slow_models_have_a_decimal() -> None:
-    assert (panel.rate(3.14159), panel.rate(1234.5), panel.rate(float("nan"))) == ("3.1", "1234", "–")
 
 
 @pytest.mark.parametrize(

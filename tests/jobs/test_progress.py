@@ -66,53 +66,47 @@ def begun(done: Cell, samples: Sequence[Sample] = ()) -> Cell:
     return Cell(done.spec, done.resolved, samples)
 
 
-def watched(quiet: bool = False, terminal: bool = False, width: int = 150, **changes: Any) -> Stage:
-    """A cell of two samples from begin to end."""
-    stage = Stage(terminal, quiet, width)
-    done = cell(sample("p1"), sample("p2"), **changes)
+def played(stage: Stage, *cells: Cell, prompts: int | None = None, step: float = 1.0) -> Stage:
+    """The cells of a group from begin to end."""
     with stage.display as display:
-        display.begin([begun(done)], 2)
-        stage.turns(done)
-        display.end(done)
+        display.begin([begun(one) for one in cells], prompts or len(cells[0].samples))
+        stage.turns(*cells, step=step)
+        for one in cells:
+            display.end(one)
     return stage
 
 
+def watched(quiet: bool = False, terminal: bool = False, width: int = 150, **changes: Any) -> Stage:
+    """A cell of two samples from begin to end."""
+    return played(Stage(terminal, quiet, width), cell(sample("p1"), sample("p2"), **changes))
+
+
 def test_what_a_lost_worker_had_decoded_is_decoded_once_more() -> None:
-    stage = Stage(terminal=True)
-    done = cell(sample("p1"), sample("p2"), sample("p3"))
+    stage, done = Stage(terminal=True), cell(sample("p1"), sample("p2"), sample("p3"))
     with stage.display as display:
         display.begin([begun(done)], 3)
         stage.turns(replace(done, samples=done.samples[:2]))
-        display.begin([begun(done)], 3)
-        stage.turns(done)
-        display.end(done)
+        played(stage, done)
     assert "5/5" in stage.text
 
 
 LINE = "code chain K=4: ok, 2 samples, α 0.50  100 → 154 tokens/s  1.54× …\n"
 
 
-def test_a_terminal_shows_the_panel() -> None:
+def test_a_terminal_shows_the_panel_which_is_wiped_away_and_the_table_says_what_it_showed() -> None:
     found = watched(terminal=True).text
-    assert "warming up" in found
-    assert "1/2" in found
-    for part in ("code", "chain K=4", "0.50", "100 → 154", "1.54×"):
+    for part in ("warming up", "1/2", "code", "chain K=4", "0.50", "100 → 154", "1.54×"):
         assert part in found
-
-
-def test_the_panel_is_wiped_away_and_the_table_says_what_it_showed() -> None:
-    found = watched(terminal=True).text
     assert LINE.strip() not in found
     assert found.rstrip("\n").endswith(("\x1b[2K", "\x1b[?25h"))
 
 
-def test_elsewhere_there_is_one_plain_line_per_cell() -> None:
+def test_elsewhere_there_is_one_plain_line_per_cell_and_nothing_if_quiet_however_long() -> None:
     assert watched().text == LINE
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_quiet_shows_nothing(terminal: bool) -> None:
-    assert watched(quiet=True, terminal=terminal).text == ""
+    for terminal in (True, False):
+        for step in (1, 100):
+            stage = played(Stage(terminal, quiet=True), cell(sample("p1"), sample("p2")), step=step)
+            assert stage.text == ""
 
 
 def observed(terminal: bool) -> list[tuple[str, str]]:
@@ -172,55 +166,35 @@ def test_a_narrow_terminal_breaks_no_line() -> None:
     assert "chain K=16" in last.splitlines()[-1]
 
 
-def test_a_cell_without_samples_says_how_it_ended() -> None:
-    stage = Stage()
-    failed = cell(status="oom")
-    with stage.display as display:
-        display.begin([begun(failed)], 2)
-        display.end(failed)
-    assert stage.text == "code chain K=4: oom, 0 samples\n"
-
-
-def test_a_cell_of_a_pair_that_could_not_be_had_never_begins() -> None:
+def test_a_cell_without_samples_says_how_it_ended_and_of_a_pair_that_could_not_be_had_it_never_begins() -> None:
+    assert played(Stage(), cell(status="oom"), prompts=2).text == "code chain K=4: oom, 0 samples\n"
     stage = Stage(terminal=True, prompts=4)
     with stage.display as display:
         display.end(cell(status="error"))
     assert "code chain K=4: error, 0 samples" in stage.text
 
 
-def test_nothing_draws_beside_the_timed_loop() -> None:
-    stage = Stage(terminal=True)
-    before = set(threading.enumerate())
+def test_nothing_draws_beside_the_timed_loop_and_what_is_printed_on_stdout_stays_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stage, before = Stage(terminal=True), set(threading.enumerate())
     with stage.display as display:
         display.begin([begun(cell(sample("p1")))], 1)
         assert set(threading.enumerate()) <= before
-
-
-def test_what_is_printed_on_stdout_stays_there(capsys: pytest.CaptureFixture[str]) -> None:
-    stage = Stage(terminal=True)
-    with stage.display:
         print("data")
     assert capsys.readouterr().out == "data\n"
     assert "data" not in stage.text
 
 
 def test_turns_of_a_small_model_are_not_all_drawn() -> None:
-    stage = Stage(terminal=True)
-    done = cell(*(sample(f"p{n}") for n in range(100)))
-    with stage.display as display:
-        display.begin([begun(done)], 100)
-        stage.turns(done, step=0.01)
+    stage = played(Stage(terminal=True), cell(*(sample(f"p{n}") for n in range(100))), step=0.01)
     assert 5 <= stage.text.count("tokens/s") <= 15
 
 
 def test_long_work_without_a_terminal_gives_a_line_every_half_minute() -> None:
-    stage = Stage(prompts=10)
     cells = [cell(*(sample(f"p{n}") for n in range(7)), k=k) for k in (2, 4)]
-    with stage.display as display:
-        display.begin([begun(c) for c in cells], 10)
-        stage.turns(*cells, step=20)
-    lines = stage.text.splitlines()
-    assert [line.split(":")[0] for line in lines] == [
+    lines = played(Stage(prompts=10), *cells, prompts=10, step=20).text.splitlines()
+    assert [line.split(":")[0] for line in lines[:-2]] == [
         "2 of 10 prompts, about 3 min left; code chain K=2",
         "4 of 10 prompts, about 2 min left; code chain K=2",
         "6 of 10 prompts, about 1 min left; code chain K=2",
@@ -256,18 +230,16 @@ def test_an_eager_arm_is_named_once_it_takes_long(monkeypatch: pytest.MonkeyPatc
         assert set(threading.enumerate()) <= before, "no thread is left when something is timed"
 
 
-def test_comparing_outputs_is_on_the_screen_and_elsewhere_a_line_once_it_takes_long() -> None:
-    for terminal in (True, False):
-        stage = Stage(terminal)
-        with stage.display as display:
-            for done in range(1, 5):
-                stage.seconds += 16.0
-                display.comparing(done, 50)
-        said = [line for line in stage.text.splitlines() if line.startswith("comparing outputs")]
-        if terminal:
-            assert "comparing outputs: 3 of 50 texts that differ" in stage.text
-        else:
-            assert said == [f"comparing outputs: {done} of 50 texts that differ" for done in (2, 4)]
+@pytest.mark.parametrize("terminal", [True, False])
+def test_comparing_outputs_is_on_the_screen_and_elsewhere_a_line_once_it_takes_long(terminal: bool) -> None:
+    stage = Stage(terminal)
+    with stage.display as display:
+        for done in range(1, 5):
+            stage.seconds += 16.0
+            display.comparing(done, 50)
+    said = [line for line in stage.text.splitlines() if line.startswith("comparing outputs")]
+    assert "comparing outputs: 3 of 50 texts that differ" in stage.text or not terminal
+    assert terminal or said == [f"comparing outputs: {done} of 50 texts that differ" for done in (2, 4)]
 
 
 def test_the_first_estimate_is_one_line_that_says_what_it_is_worth() -> None:
@@ -277,7 +249,7 @@ def test_the_first_estimate_is_one_line_that_says_what_it_is_worth() -> None:
     assert stage.text == "first estimate, code chain K=2: about 1.3× (3 prompts, not compiled yet: provisional)\n"
 
 
-def test_a_terminal_shows_a_clock_while_an_arm_is_made_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_names_the_arm_that_is_made_ready_and_shows_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     before, drawn = set(threading.enumerate()), threading.Event()
     monkeypatch.setattr("specbench.jobs.progress.SECOND", 0.01)
     stage, done = Stage(terminal=True), cell(sample("p1"), k=2, tier="compile")
@@ -286,22 +258,13 @@ def test_a_terminal_shows_a_clock_while_an_arm_is_made_ready(monkeypatch: pytest
         monkeypatch.setattr(display, "_draw_clock", lambda *about: (draw(*about), drawn.set()))
         display.begin([begun(done)], 1)
         display.preparing(done.spec)
+        assert "preparing chain K=2" in stage.text
         stage.seconds += 7
         assert drawn.wait(60)
         display.preparing(None)
         assert set(threading.enumerate()) <= before, "no thread is left when something is timed"
-    assert re.search("preparing chain K=2, [07] s", stage.text)
-
-
-def test_a_terminal_names_the_arm_that_is_made_ready() -> None:
-    stage = Stage(terminal=True)
-    done = cell(sample("p1"), k=2, tier="compile")
-    with stage.display as display:
-        display.begin([begun(done)], 1)
-        display.preparing(done.spec)
-        assert "preparing chain K=2" in stage.text
-        display.preparing(None)
         stage.turns(done)
+    assert re.search("preparing chain K=2, [07] s", stage.text)
 
 
 CROWD = (
@@ -329,26 +292,12 @@ def loaded(
     return lines
 
 
-def test_other_programs_are_named_before_the_warm_up_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert loaded(monkeypatch, 8.0, 8.0, 9.0) == [CROWD]
-
-
-def test_other_programs_that_begin_later_are_named_when_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert loaded(monkeypatch, 2.0, 2.5, None, 8.0, 9.0) == [CROWD]
-
-
-def test_the_threshold_is_that_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_programs_are_named_before_the_warm_up_or_when_they_begin_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert loaded(monkeypatch, 8.0, 8.0, 9.0) == loaded(monkeypatch, 2.0, 2.5, None, 8.0, 9.0) == [CROWD]
     assert loaded(monkeypatch, 2.5, 2.5) == loaded(monkeypatch, 8.0, 8.0, threads=None) == []
     assert loaded(monkeypatch, 8.0, 8.0, quiet=True) == []
-
-
-def test_quiet_work_is_quiet_however_long() -> None:
-    stage = Stage(quiet=True)
-    done = cell(sample("p1"), sample("p2"))
-    with stage.display as display:
-        display.begin([begun(done)], 2)
-        stage.turns(done, step=100)
-    assert stage.text == ""
 
 
 def test_turns_that_a_continued_run_has_already_are_not_waited_for() -> None:
@@ -362,14 +311,8 @@ def test_turns_that_a_continued_run_has_already_are_not_waited_for() -> None:
 
 
 def test_a_group_that_ends_early_leaves_no_turns_behind() -> None:
-    stage = Stage(terminal=True, prompts=6)
-    first, second = cell(sample("p1")), cell(sample("p1"), sample("p2"), dataset="articles")
-    with stage.display as display:
-        display.begin([begun(first)], 4)
-        stage.turns(first)
-        display.end(first)
-        display.begin([begun(second)], 2)
-        stage.turns(second)
+    stage = played(Stage(terminal=True, prompts=6), cell(sample("p1")), prompts=4)
+    played(stage, cell(sample("p1"), sample("p2"), dataset="articles"))
     assert "3/3" in stage.text
 
 

@@ -82,14 +82,21 @@ def test_a_crash_costs_one_cell_and_the_others_have_the_numbers_of_one_process(
     assert repr(written) == repr(result.rows())  # some are no numbers, which equal nothing
 
 
-def test_an_interrupt_keeps_what_was_measured(asked: dict[str, Any], tmp_path: Path) -> None:
+def measuring(asked: dict[str, Any], folder: Path, repeat: int) -> "subprocess.Popen[str]":
+    """A process that has begun to measure."""
     options = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items()]
-    command = [sys.executable, "-c", MAIN, "run", *options, "--repeat", "400", "--executor", "process"]
-    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    command = [sys.executable, "-c", MAIN, "run", *options, "--repeat", str(repeat), "--executor", "process"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running: subprocess.Popen[str] = subprocess.Popen(command, start_new_session=True, **pipes)  # type: ignore[call-overload]
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("runs/*/journal.jsonl")) or '"turn"' not in journal(tmp_path):
+    while not any('"turn"' in file.read_text() for file in folder.glob("runs/*/journal.jsonl")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    return running
+
+
+def test_an_interrupt_keeps_what_was_measured(asked: dict[str, Any], tmp_path: Path) -> None:
+    running = measuring(asked, tmp_path, 400)
     os.killpg(running.pid, signal.SIGINT)
     _, said = running.communicate(timeout=60)
     assert running.returncode == 130, said
@@ -100,22 +107,12 @@ def test_an_interrupt_keeps_what_was_measured(asked: dict[str, Any], tmp_path: P
 
 
 def test_a_worker_ends_silently_with_the_process_that_was_killed(asked: dict[str, Any], tmp_path: Path) -> None:
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in asked.items()]
-    command = [sys.executable, "-c", MAIN, "run", *options, "--repeat", "4000", "--executor", "process"]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("runs/*/journal.jsonl")) or '"turn"' not in journal(tmp_path):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    running = measuring(asked, tmp_path, 4000)
     running.kill()
     began = time.monotonic()
     _, said = running.communicate(timeout=60)  # until the worker has closed the same streams
     assert time.monotonic() - began < 5
     assert "Traceback" not in said
-
-
-def journal(folder: Path) -> str:
-    return next(folder.glob("runs/*/journal.jsonl")).read_text()
 
 
 def test_how_a_process_ended_is_said_in_words() -> None:

@@ -50,7 +50,7 @@ def test_c_is_in_steps_of_the_baseline_in_that_category() -> None:
     assert found["maths"]["c"] == pytest.approx(0.001 / (0.16 / 12))  # 12 steps in 80 and 80 ms
 
 
-def test_a_mean_of_prompts_counts_every_prompt_alike() -> None:
+def test_a_mean_of_prompts_counts_every_prompt_alike_that_tested_something() -> None:
     maths = rows(cell(*of_kinds()))["maths"]
     assert maths["tokens_per_round"] == 12 / 4
     assert maths["tokens_per_round_mean"] == (8 / 2 + 4 / 2) / 2
@@ -59,23 +59,17 @@ def test_a_mean_of_prompts_counts_every_prompt_alike() -> None:
     found = rows(cell(*lopsided))["a"]
     assert found["tokens_per_round"] == 16 / 4
     assert found["tokens_per_round_mean"] == (5 + 1) / 2
-
-
-def test_a_prompt_that_tested_nothing_has_no_alpha_in_the_mean() -> None:
     nothing = sample("m2", method=baseline_trace(range(4)), category="a")
     found = rows(cell(sample("m1", category="a"), nothing, sample("m3", category="b")))["a"]
     assert found["alpha_mean"] == pytest.approx(0.5)
 
 
-def test_one_prompt_has_numbers_and_no_interval() -> None:
+def test_one_prompt_has_numbers_and_no_interval_however_often_it_is_repeated() -> None:
     code = rows(cell(*of_kinds()))["code"]
     assert code["prompts"] == 1
     assert code["speedup"] > 0
     bounds = [code[f"{name}_{end}"] for name in ("speedup", "alpha", "tokens_per_round") for end in ("low", "high")]
     assert all(map(math.isnan, bounds))
-
-
-def test_repetitions_do_not_make_an_interval_of_one_prompt() -> None:
     again = [sample("m1", repeat=r, category="a") for r in range(3)]
     found = rows(cell(*again, sample("m2", category="b"), sample("m3", category="b")))
     assert (found["a"]["prompts"], math.isnan(found["a"]["speedup_low"])) == (1, True)
@@ -101,25 +95,17 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_the_file_has_the_rows_of_all_cells_with_several_categories(tmp_path: Path) -> None:
+def test_the_file_has_the_rows_of_all_cells_with_several_categories_and_is_rendered_again(tmp_path: Path) -> None:
     cells = [one for name in ("code", "articles") for one in sweep(name, prompts=6, ks=(1, 3))]
-    found = table(write_run(tmp_path, cells))
+    path = write_run(tmp_path, cells)
+    found = table(path)
     assert [(row["cell"], row["category"]) for row in found] == [
         (one.spec.key, kind) for one in cells[:2] for kind in ("maths", "parsing", "text")
     ]
     expected = rows(cells[1])["text"]
     assert float(found[-1]["speedup_low"]) == expected["speedup_low"]
     assert float(found[-1]["alpha_mean"]) == expected["alpha_mean"]
-
-
-def test_a_run_of_one_category_has_no_such_file(tmp_path: Path) -> None:
-    assert not (write_run(tmp_path, sweep("articles", prompts=2, ks=(2,))) / "categories.csv").exists()
-
-
-def test_it_is_rendered_from_the_journal_again(tmp_path: Path) -> None:
-    path = write_run(tmp_path, sweep("code", prompts=6, ks=(2,)))
-    before = table(path)
     (path / "categories.csv").unlink()
-    folder = RunFolder.resume(path)
-    folder.close()
-    assert table(path) == before
+    RunFolder.resume(path).close()
+    assert table(path) == found
+    assert not (write_run(tmp_path / "one", sweep("articles", prompts=2, ks=(2,))) / "categories.csv").exists()

@@ -37,6 +37,7 @@ HOSTILE = (
 
 
 TABLES = ("results.csv", "summary.csv", "samples.csv", "rounds.parquet")
+NO_PROC = pytest.mark.skipif(not Path("/proc/version").exists(), reason="the system has no /proc")
 
 
 @pytest.fixture
@@ -62,13 +63,10 @@ def files(folder: RunFolder) -> set[str]:
 # --- what is written, and when ----------------------------------------------------------------------------------------
 
 
-def test_run_json_is_there_before_anything_is_measured(folder: RunFolder) -> None:
+def test_run_json_is_there_first_and_a_finished_cell_leaves_all_files_and_no_temporary_ones(folder: RunFolder) -> None:
     assert files(folder) == {"run.json", "journal.jsonl"}
     assert json.loads((folder.path / "run.json").read_text()) == DESCRIPTION
     assert lines(folder) == []
-
-
-def test_a_finished_cell_leaves_all_files_and_no_temporary_ones(folder: RunFolder) -> None:
     folder.end(cell(sample("p1"), sample("p2")))
     assert files(folder) == {*TABLES, "run.json", "journal.jsonl"}
 
@@ -153,15 +151,11 @@ def filled(folder: RunFolder) -> list[Cell]:
     return [done, replace(cut, status="partial", **off), bad, replace(fresh, status="skipped", **off)]
 
 
-def test_a_run_is_read_back_as_it_was_measured(folder: RunFolder) -> None:
+def test_a_run_is_read_back_as_it_was_measured_and_continued_with_what_the_journal_holds(folder: RunFolder) -> None:
     cells = filled(folder)
     run = read_run(folder.path)
     assert run.description == DESCRIPTION
     assert [replace(c, samples=tuple(c.samples)) for c in run.cells] == cells
-
-
-def test_a_run_that_is_continued_has_what_the_journal_holds(folder: RunFolder) -> None:
-    cells = filled(folder)
     before = (folder.path / "journal.jsonl").read_bytes()
     folder.close()
     again = RunFolder.resume(folder.path)
@@ -279,34 +273,26 @@ def test_what_is_no_run_of_this_schema_is_refused_in_one_line(tmp_path: Path, co
 # --- the folder -------------------------------------------------------------------------------------------------------
 
 
-def test_two_runs_of_one_second_get_two_folders(tmp_path: Path) -> None:
-    made = [RunFolder.create(tmp_path, "run", DESCRIPTION) for _ in range(3)]
+def test_two_runs_of_one_second_get_two_folders_and_one_in_which_no_cell_began_is_removed(tmp_path: Path) -> None:
+    made = [RunFolder.create(tmp_path / "a" / "b", "run", DESCRIPTION) for _ in range(3)]
     assert [folder.path.name for folder in made] == ["run", "run-2", "run-3"]
     for folder in made:
         folder.close()
-
-
-def test_a_folder_in_which_no_cell_began_is_removed(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path / "a" / "b", "run", DESCRIPTION).close()
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
-def complaint(parent: Path) -> str:
-    with pytest.raises(UsageError) as refusal:
-        RunFolder.create(parent, "run", DESCRIPTION)
-    assert "\n" not in str(refusal.value)
-    return str(refusal.value)
-
-
-@pytest.mark.parametrize("inside", ["", "deeper"])
-def test_a_file_where_the_folder_should_be_is_told_in_one_line(tmp_path: Path, inside: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("file", "choose another --output-dir"),
+        ("file/deeper", "choose another --output-dir"),
+        pytest.param("/proc", "cannot write results to /proc", marks=NO_PROC),  # even root cannot write there
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path: Path, place: str, said: str) -> None:
     (tmp_path / "file").write_text("")
-    assert "choose another --output-dir" in complaint(tmp_path / "file" / inside)
-
-
-@pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs a folder that even root cannot write")
-def test_a_folder_that_cannot_be_written_is_told_in_one_line() -> None:
-    assert "cannot write results to /proc" in complaint(Path("/proc"))
+    with pytest.raises(UsageError, match=f"^[^\n]*{said}[^\n]*$"):
+        RunFolder.create(tmp_path / place, "run", DESCRIPTION)
 
 
 @pytest.mark.parametrize(
@@ -339,24 +325,19 @@ def test_no_text_breaks_a_file_or_reaches_a_terminal_as_a_command(folder: RunFol
     assert (again.error, again.resolved) == (text, done.resolved)
 
 
-def test_a_cell_that_begins_anew_loses_what_was_measured_before(folder: RunFolder) -> None:
+@pytest.mark.parametrize(("device", "before"), [("another", "of a machine that is gone"), ("abacus", "p1")])
+def test_a_cell_that_begins_anew_loses_what_was_measured_before_and_one_that_goes_on_keeps_it(
+    folder: RunFolder, device: str, before: str
+) -> None:
     done = cell(sample("p1"), sample("p2"), k=2)
-    folder.begin([replace(done, samples=())], 2)
-    folder.turn({done.spec: [sample("of a machine that is gone")]})
-    folder.begin([replace(done, samples=(), resolved={**done.resolved, "device_name": "another"})], 2)
-    for one in done.samples:
+    done = replace(done, resolved={**done.resolved, "device_name": device})
+    anew = before != "p1"
+    folder.begin([replace(cell(k=2), samples=())], 2)
+    folder.turn({done.spec: [sample(before)]})
+    folder.begin([replace(done, samples=() if anew else done.samples[:1])], 2)
+    for one in done.samples[not anew :]:
         folder.turn({done.spec: [one]})
-    folder.end(replace(done, resolved={**done.resolved, "device_name": "another"}))
+    folder.end(done)
     (found,) = read_run(folder.path).cells
     assert [one.prompt for one in found.samples] == ["p1", "p2"]
-    assert found.resolved["device_name"] == "another"
-
-
-def test_a_cell_that_goes_on_keeps_what_was_measured_before(folder: RunFolder) -> None:
-    done = cell(sample("p1"), sample("p2"), k=2)
-    folder.begin([replace(done, samples=())], 2)
-    folder.turn({done.spec: [done.samples[0]]})
-    folder.begin([replace(done, samples=done.samples[:1])], 2)
-    folder.turn({done.spec: [done.samples[1]]})
-    folder.end(done)
-    assert [one.prompt for one in read_run(folder.path).cells[0].samples] == ["p1", "p2"]
+    assert found.resolved["device_name"] == device

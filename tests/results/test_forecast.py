@@ -55,11 +55,12 @@ def test_times_that_are_linear_in_layers_are_extrapolated_exactly() -> None:
     assert found.rounds() == pytest.approx(whole.rounds())
 
 
-def test_a_pair_that_was_measured_whole_stays_as_it_was() -> None:
-    found = extrapolated(pair(1, 2), pair(4, 2), 1.0, 1.0)
-    assert found.rounds() == pytest.approx(pair(4, 2).rounds())
-
-
-def test_noise_does_not_make_more_layers_faster() -> None:
-    found = extrapolated(pair(4, 2), pair(1, 1), 20.0, 20.0)  # the deep one was measured faster
-    assert found.rounds() == pytest.approx(pair(1, 1).rounds())
+@pytest.mark.parametrize(
+    ("shallow", "deep", "way", "found"),
+    [((1, 2), (4, 2), 1.0, (4, 2)), ((4, 2), (1, 1), 20.0, (1, 1))],
+    ids=["a pair that was measured whole", "the deep one was measured faster"],
+)
+def test_a_whole_pair_stays_as_it_was_and_noise_does_not_make_more_layers_faster(
+    shallow: tuple[int, int], deep: tuple[int, int], way: float, found: tuple[int, int]
+) -> None:
+    assert extrapolated(pair(*shallow), pair(*deep), way, way).rounds() == pytest.approx(pair(*found).rounds())

@@ -33,9 +33,10 @@ def test_in_this_process_the_prompt_is_read_and_nobody_waits_for_a_server() -> N
     assert (found["prefill_median_ms"], found["baseline_prefill_p95_ms"]) == (250.0, 500.0)
 
 
-def test_prompts_that_share_the_time_of_a_batch_have_no_latency_of_their_own() -> None:
+def test_prompts_that_share_the_time_of_a_batch_have_no_latency_and_in_this_process_nobody_is_served() -> None:
     traces = [Trace((1, 2), (), 3.0, 0.5)]
     assert latency(traces, traces, rows=2) == dict.fromkeys(LATENCY)
+    assert served(traces, traces) == dict.fromkeys(SERVED)
 
 
 def request(first: float, last: float, part: float, tokens: int = 5, pieces: int = 1, **more: float) -> Trace:
@@ -69,11 +70,6 @@ def test_throughput_is_over_whole_turns() -> None:
     }  # fmt: skip
 
 
-def test_of_engines_in_this_process_nobody_is_served() -> None:
-    traces = [Trace((1, 2), (), 3.0, 0.5)]
-    assert served(traces, traces) == dict.fromkeys(SERVED)
-
-
 def test_limits_are_met_by_a_share_of_the_requests_and_so_many_a_second() -> None:
     """Of four, one of the baseline and three of the method are within both limits; turns took 2 s and 1 s in all."""
     baseline = [request(0.1, last, 0.5) for last in (0.9, 1.5, 1.5, 1.5)]
@@ -88,13 +84,9 @@ def test_limits_are_met_by_a_share_of_the_requests_and_so_many_a_second() -> Non
         assert wider[f"{name}_low"] < found[f"{name}_low"] < found[name] < found[f"{name}_high"] < wider[f"{name}_high"]
 
 
-def test_a_limit_of_one_kind_asks_for_no_other() -> None:
+def test_a_limit_of_one_kind_asks_for_no_other_and_without_limits_or_requests_nothing_is_met() -> None:
     """Of five tokens: 0.2 s for each after the first."""
-    traces = [request(5.0, 5.8, 1.0)]
-    assert goodputs(traces, traces, 1, "tpot=200ms")["slo_share"] == 1.0
-    assert goodputs(traces, traces, 1, "tpot=199ms")["slo_share"] == 0.0
-
-
-def test_without_limits_or_requests_nothing_is_met() -> None:
-    requests, traces = [request(0.1, 0.9, 0.5)], [Trace((1, 2), (), 3.0, 0.5)]
+    requests, traces = [request(5.0, 5.8, 1.0)], [Trace((1, 2), (), 3.0, 0.5)]
+    shares = [goodputs(requests, requests, 1, f"tpot={limit}ms")["slo_share"] for limit in (200, 199)]
+    assert shares == [1.0, 0.0]
     assert goodputs(requests, requests, 1, None) == goodputs(traces, traces, 1, "e2e=9s") == dict.fromkeys(WITHIN)

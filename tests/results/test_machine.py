@@ -1,7 +1,7 @@
 """What is kept of the machine, and what NVML says of a GPU."""
 
 import os
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,28 +65,22 @@ def state_of(fake: FakeNvml) -> Reading:
     return gpu.state()
 
 
-def test_a_gpu_says_its_clocks_heat_and_power() -> None:
-    assert state_of(FakeNvml(reasons=(0x4,))) == Reading(None, None, None, 1980, 2619, 54, 412.3, 700.0, 0x4)
-
-
-def test_driver_and_limit_are_known_without_the_rest() -> None:
-    gpu = gpu_named(UUID, fake := FakeNvml())
-    assert gpu is not None
-    assert (gpu.driver(), gpu.watts_limit(), fake.asked) == ("580.65.06", 700.0, ["driver", "milliwatts_limit"])
-
-
-def test_what_nvml_refuses_is_empty_and_the_rest_is_there() -> None:
+def test_a_gpu_says_its_clocks_heat_and_power_and_what_is_refused_or_lacking_is_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = Reading(None, None, None, 1980, 2619, 54, 412.3, 700.0, 0x4)
+    assert state_of(FakeNvml(reasons=(0x4,))) == whole
     found = state_of(FakeNvml(celsius=(NVMLError("Insufficient Permissions"),), milliwatts=(NVMLError("Unknown"),)))
-    assert found == Reading(None, None, None, 1980, 2619, None, None, 700.0, 0)
+    assert found == replace(whole, gpu_celsius=None, gpu_watts=None, gpu_reasons=0)
     assert set(astuple(state_of(dumb()))) == {None}
-
-
-def test_a_function_that_the_package_lacks_is_an_empty_field(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(FakeNvml, "nvmlDeviceGetCurrentClocksThrottleReasons")
     assert state_of(FakeNvml()).gpu_reasons is None
 
 
-def test_a_gpu_that_nvml_does_not_know_is_none() -> None:
+def test_driver_and_limit_are_known_without_the_rest_and_a_gpu_that_nvml_does_not_know_is_none() -> None:
+    gpu = gpu_named(UUID, fake := FakeNvml())
+    assert gpu is not None
+    assert (gpu.driver(), gpu.watts_limit(), fake.asked) == ("580.65.06", 700.0, ["driver", "milliwatts_limit"])
     assert gpu_named("another", FakeNvml()) is None
     assert gpu_named(UUID, None) is None
 

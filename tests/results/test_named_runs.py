@@ -59,17 +59,30 @@ def test_elsewhere_names_are_looked_for_beside_them(runs: Path) -> None:
     assert found_run(Path("latest")) == Path("latest"), "there is no folder of results"
 
 
-@pytest.mark.parametrize("given", ["latest~3", "results/latest~9999"])
-def test_a_run_before_the_first_is_refused(given: str) -> None:
-    with pytest.raises(
-        UsageError, match=r"there is no latest~\d+: results has 3 runs with a time in the name; specbench"
-    ):
+BEFORE = r"there is no latest~\d+: results has 3 runs with a time in the name; specbench"
+SEVERAL = "matches {} runs in results: 2026.*; write more of it"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("latest~3", BEFORE),
+        ("results/latest~9999", BEFORE),
+        ("aa", SEVERAL.format(2)),
+        ("2026", SEVERAL.format(3)),
+        ("results/20260102", SEVERAL.format(2)),
+    ],
+)
+def test_a_run_before_the_first_and_the_beginning_of_several_are_refused(given: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
         found_run(Path(given))
 
 
-def test_a_run_that_is_called_previous_is_that_one(runs: Path) -> None:
+def test_a_run_that_is_called_previous_and_a_path_that_exists_go_before_a_name(runs: Path, tmp_path: Path) -> None:
     (runs / "baseline").rename(runs / "previous")
     assert found_run(Path("previous")) == Path("results/previous")
+    (tmp_path / "latest").mkdir()
+    assert found_run(Path("latest")) == Path("latest")
 
 
 def test_names_are_completed(runs: Path) -> None:
@@ -80,30 +93,11 @@ def test_names_are_completed(runs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        "nothing",
-        "results/nothing",
-        "nowhere/latest",
-        "",
-        "/",
-        "results/aaaa1111/nothing.csv",
-    ],
+    "given", ["nothing", "results/nothing", "nowhere/latest", "", "/", "results/aaaa1111/nothing.csv"]
 )
 def test_what_is_no_name_stays_what_it_was(given: str) -> None:
     path = Path(given)
     assert found_run(path) in (path, Path("results") / FIRST / "none.csv")
-
-
-@pytest.mark.parametrize(("given", "several"), [("aa", 2), ("2026", 3), ("results/20260102", 2)])
-def test_the_beginning_of_several_runs_is_refused_with_their_names(given: str, several: int) -> None:
-    with pytest.raises(UsageError, match=f"matches {several} runs in results: 2026.*; write more of it"):
-        found_run(Path(given))
-
-
-def test_a_path_that_exists_goes_before_a_name(tmp_path: Path) -> None:
-    (tmp_path / "latest").mkdir()
-    assert found_run(Path("latest")) == Path("latest")
 
 
 def test_runs_are_in_the_order_in_which_they_were_begun(runs: Path) -> None:

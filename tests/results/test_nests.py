@@ -23,7 +23,6 @@ from specbench.metrics import LevelCounts, RoundCounts, Trace, acceptance, branc
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from specbench.results import nests
-from specbench.results.cells import Cell
 from specbench.results.folder import RunFolder
 from specbench.results.journal import samples_of, turn_line
 from specbench.results.nests import BELIEF, BINS, belief_columns, belief_rows, calibration_error, curve, error_if_exact
@@ -66,8 +65,9 @@ def decoded(depth: int) -> list[Trace]:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_the_rounds_inside_a_round_are_counted_level_by_level(depth: int) -> None:
-    for trace in decoded(depth):
+def test_the_rounds_inside_a_round_are_counted_level_by_level_and_every_level_has_its_costs(depth: int) -> None:
+    traces = decoded(depth)
+    for trace in traces:
         assert all(len(r.inner) == depth - 1 for r in trace.rounds if r.drafted)
         for done in trace.rounds:
             drafted = done.drafted
@@ -79,6 +79,14 @@ def test_the_rounds_inside_a_round_are_counted_level_by_level(depth: int) -> Non
                 assert level.longest <= level.drafted
                 drafted = level.drafted
         assert sum(r.emitted for r in trace.rounds) == NEW
+    if depth == 1:
+        return
+    inner = nests.inner_levels(traces, 1e-3)
+    assert len(inner) == depth - 1
+    assert all(0 < one.v < math.inf and 0 < one.c < math.inf for one in inner)
+    costs = nests.draft_costs(inner, traces, 1e-3)
+    assert costs is not None
+    assert all(before < after for before, after in pairwise(costs))
 
 
 def test_a_row_that_has_ended_does_not_count_in_inner_rounds() -> None:
@@ -123,13 +131,17 @@ def test_the_journal_keeps_what_is_inside() -> None:
 
 def test_every_level_has_columns_of_its_own() -> None:
     found = numbers([nested_sample()], K)
-    assert found["alpha_2"] == pytest.approx(0.5)
-    assert found["tokens_per_round_2"] == pytest.approx(4 / 3)
-    assert found["c_2"] == pytest.approx(0.008 / 8 / STEP)
-    assert found["v_2"] == pytest.approx(0.012 / 6 / STEP)
+    expected = {"alpha_2": 0.5, "tokens_per_round_2": 4 / 3, "c_2": 0.008 / 8 / STEP, "v_2": 0.012 / 6 / STEP}
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert found["rounds_2"] == 6
     assert "alpha_3" not in found
     assert not [name for name in numbers([sample()], K) if name.endswith("_2") and not name.startswith("acceptance")]
+
+
+def check_terms(found: dict[str, Any]) -> None:
+    """The terms lead from the ideal speedup to the measured one."""
+    total = found["speedup_ideal"] + math.fsum(found[f"term_{name}"] or 0 for name in TERMS)
+    assert total == pytest.approx(found["speedup"], rel=1e-12)
 
 
 def test_a_nest_is_predicted_by_its_levels_and_the_terms_add_up() -> None:
@@ -138,8 +150,7 @@ def test_a_nest_is_predicted_by_its_levels_and_the_terms_add_up() -> None:
     assert found["speedup_predicted"] == pytest.approx(1.9375 / (1 + draft))
     assert found["term_first_draft"] == 0
     assert found["term_levels"] == pytest.approx(1.9375 / (1 + K * found["c"]) - 1.9375 / (1 + draft))
-    total = found["speedup_ideal"] + math.fsum(found[f"term_{name}"] or 0 for name in TERMS)
-    assert total == pytest.approx(found["speedup"], rel=1e-12)
+    check_terms(found)
 
 
 @pytest.mark.parametrize("lookahead", [1, 16, None])
@@ -147,8 +158,7 @@ def test_a_nest_is_predicted_whatever_was_asked_for(lookahead: int | None) -> No
     """Also where the text was too short for one whole draft."""
     found = numbers([nested_sample(accepted=(4,))], lookahead)
     assert math.isfinite(found["speedup_predicted"])
-    total = found["speedup_ideal"] + math.fsum(found[f"term_{name}"] or 0 for name in TERMS)
-    assert total == pytest.approx(found["speedup"], rel=1e-12)
+    check_terms(found)
 
 
 def test_a_nest_without_phases_of_its_own_is_predicted_by_its_mean_c() -> None:
@@ -158,17 +168,6 @@ def test_a_nest_without_phases_of_its_own_is_predicted_by_its_mean_c() -> None:
     assert math.isnan(found["c_2"])
     assert found["speedup_predicted"] == pytest.approx(1.9375 / (1 + K * found["c"]))
     assert found["term_levels"] == 0
-
-
-@pytest.mark.parametrize("depth", [2, 3])
-def test_what_a_real_decode_leaves_gives_every_level_its_costs(depth: int) -> None:
-    traces = decoded(depth)
-    inner = nests.inner_levels(traces, 1e-3)
-    assert len(inner) == depth - 1
-    assert all(0 < one.v < math.inf and 0 < one.c < math.inf for one in inner)
-    costs = nests.draft_costs(inner, traces, 1e-3)
-    assert costs is not None
-    assert all(before < after for before, after in pairwise(costs))
 
 
 def test_a_path_that_ends_before_the_tree_does_is_not_accepted_further() -> None:
@@ -207,8 +206,7 @@ def test_a_tree_is_predicted_by_the_acceptance_of_its_levels_and_pays_for_its_no
     assert found["speedup_predicted"] == pytest.approx((1 + 0.8 + 0.4 + 0.2 + 0.1) / (1 + K * 0.1))
     assert (found["nodes_per_round"], found["drafted_per_round"]) == (21, 4)
     assert found["v"] == pytest.approx(2.1)
-    total = found["speedup_ideal"] + math.fsum(found[f"term_{name}"] or 0 for name in TERMS)
-    assert total == pytest.approx(found["speedup"], rel=1e-12)
+    check_terms(found)
     chain = numbers([sample("p", (4, 1, 0, 2))], K)
     assert chain["nodes_per_round"] == chain["drafted_per_round"] == K
 
@@ -236,9 +234,6 @@ def test_how_many_levels_every_round_drafts(
 
 
 HELD = [round_of(*one) for one in ROUNDS]
-
-
-# --- the error --------------------------------------------------------------------------------------------------------
 
 
 def test_the_errors_are_their_arithmetic() -> None:
@@ -291,9 +286,6 @@ def test_what_believes_nothing_has_no_numbers() -> None:
     assert cell(believing(), status="error").belief_rows() == []
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
-
-
 def test_the_journal_keeps_what_was_believed_and_nothing_where_nothing_was() -> None:
     both = [believing("p1"), sample("p1")]
     for one in both:
@@ -328,12 +320,7 @@ def test_a_run_that_is_gone_on_with_has_the_numbers_of_one_that_was_not(tmp_path
     again.end(whole)
     again.close()
     (found,) = read_run(folder.path).cells
-    check_same(found, whole)
+    assert {name: found.row()[name] for name in BELIEF} == {name: whole.row()[name] for name in BELIEF}
+    assert found.belief_rows() == whole.belief_rows() != []
     kept = pd.read_parquet(folder.path / "rounds.parquet")["belief"]
     assert list(kept[0]) == [0.9, 0.8, 0.65]
-
-
-def check_same(found: Cell, expected: Cell) -> None:
-    """Two cells have the same beliefs, down to the last bit."""
-    assert {name: found.row()[name] for name in BELIEF} == {name: expected.row()[name] for name in BELIEF}
-    assert found.belief_rows() == expected.belief_rows() != []

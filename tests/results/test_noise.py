@@ -54,14 +54,11 @@ def test_fences_lie_at_one_and_a_half_and_three_interquartile_ranges() -> None:
         assert outliers([math.exp(x) for x in [*inner, far]])[-1] == flag
 
 
-def test_what_is_no_time_is_no_outlier_and_hides_none() -> None:
+def test_what_is_no_time_is_no_outlier_and_hides_none_nor_is_rounding_one() -> None:
     times = [1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 9.0]
     assert outliers([*times, 0.0, math.nan, -1.0, math.inf]) == ["", "", "", "", "", "", "severe", "", "", "", ""]
     assert outliers([1.0, 1.0, 9.0]) == ["", "", ""]  # three values have no quartiles worth the name
     assert outliers([]) == []
-
-
-def test_rounding_is_no_outlier() -> None:
     assert outliers([0.1 + 0.2, 0.3, 0.3, 0.3, 0.3, 0.3]) == [""] * 6
 
 
@@ -73,29 +70,23 @@ def test_the_unit_of_time_does_not_matter(unit: float) -> None:
     assert drift((times * unit).tolist())[0] == pytest.approx(drift(times.tolist())[0], rel=1e-6, abs=1e-9)
 
 
-def test_drift_is_the_share_from_the_first_to_the_last() -> None:
+def test_drift_is_the_share_from_the_first_to_the_last_of_few_or_many_values() -> None:
     share, p = drift([math.exp(0.01 * turn) for turn in range(11)])
     assert share == pytest.approx(math.expm1(0.1), rel=1e-9)
     assert p < 1e-6
     assert drift([math.exp(-0.01 * turn) for turn in range(11)])[0] == pytest.approx(math.expm1(-0.1), rel=1e-9)
+    share, _ = drift([math.exp(1e-4 * turn) for turn in range(5001)])
+    assert share == pytest.approx(math.expm1(0.5), rel=0.01)
 
 
-def test_one_slow_turn_at_the_end_is_no_drift() -> None:
+def test_one_slow_turn_at_the_end_and_nothing_to_see_are_no_drift() -> None:
     share, p = drift([1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 5.0])
     assert abs(share) < 0.02
     assert p > 0.1
-
-
-def test_nothing_to_see_is_no_drift() -> None:
     assert drift([0.3, 0.1 + 0.2, 0.3, 0.3]) == drift([1.0] * 5)
     assert drift([1.0] * 5) == (0.0, 1.0)
     assert math.isnan(drift([1.0, 2.0])[0])
     assert math.isnan(drift([])[1])
-
-
-def test_drift_of_many_values_is_that_of_evenly_spread_ones() -> None:
-    share, _ = drift([math.exp(1e-4 * turn) for turn in range(5001)])
-    assert share == pytest.approx(math.expm1(0.5), rel=0.01)
 
 
 def test_bimodality_of_known_laws() -> None:
@@ -105,14 +96,11 @@ def test_bimodality_of_known_laws() -> None:
     assert bimodality(np.exp(np.random.default_rng(1).normal(size=20000)).tolist()) == pytest.approx(1 / 3, abs=0.01)
 
 
-def test_bimodality_needs_ten_values_and_a_spread() -> None:
+def test_bimodality_needs_ten_values_and_a_spread_and_one_severe_outlier_is_not_a_second_group() -> None:
     assert math.isnan(bimodality([1.0, 2.0] * 4))
     assert not math.isnan(bimodality([1.0, 2.0] * 5))
     assert math.isnan(bimodality([1.0, 1.001] * 20))  # two groups that nobody needs to know of
     assert math.isnan(bimodality([1.0] * 20))
-
-
-def test_one_severe_outlier_is_not_a_second_group() -> None:
     times = np.exp(0.05 * NORMAL[:20]).tolist()
     assert bimodality([*times, 50.0]) == pytest.approx(bimodality(times), rel=1e-12)
 
@@ -144,18 +132,8 @@ def test_diagnostics_follow_the_turns_and_not_the_order_of_the_samples() -> None
     found = diagnose(samples[::-1])
     assert found == diagnose(samples)
     assert found["drift"] == pytest.approx(math.expm1(0.22), rel=1e-9)
-    assert found["load_average"] == 11.0
-    assert found["outliers"] == 0
-
-
-def test_a_machine_that_counts_no_load() -> None:
+    assert (found["load_average"], found["outliers"]) == (11.0, 0)
     assert diagnose([timed(load=None), timed(load=None)])["load_average"] is None
-
-
-def test_a_quiet_machine_is_warned_of_nothing() -> None:
-    assert list(warned(QUIET, 20, 2)) == []
-    unknown = {**dict.fromkeys(QUIET, math.nan), "outliers": 0, "load_average": None}
-    assert list(warned(unknown, 3, None)) == []
 
 
 @pytest.mark.parametrize(
@@ -177,6 +155,8 @@ def test_every_fault_has_its_sentence(changes: dict[str, Any], samples: int, thr
 @pytest.mark.parametrize(
     "changes",
     [
+        {},
+        dict.fromkeys(("drift", "drift_p", "bimodality"), math.nan) | {"load_average": None},
         {"drift": 0.029, "drift_p": 1e-9},  # sure, and too small to matter
         {"drift": 0.2, "drift_p": 0.02},  # large, and not sure
         {"bimodality": 0.59},
@@ -184,8 +164,9 @@ def test_every_fault_has_its_sentence(changes: dict[str, Any], samples: int, thr
         {"load_average": 2.5},
     ],
 )
-def test_what_lies_below_a_threshold_is_not_worth_a_sentence(changes: dict[str, Any]) -> None:
+def test_what_lies_below_a_threshold_or_is_unknown_is_not_worth_a_sentence(changes: dict[str, Any]) -> None:
     assert list(warned({**QUIET, **changes}, 20, 2)) == []
+    assert list(warned({**QUIET, **changes}, 20, None)) == []
 
 
 # --- clocks, throttling, steal ----------------------------------------------------------------------------------------
@@ -207,13 +188,7 @@ def said(*changes: dict[str, Any], reading: Reading = GPU) -> list[str]:
     return [note for note in found if "clock" in note or "throttled" in note or "steal" in note]
 
 
-def test_a_machine_that_says_nothing_has_empty_columns_and_no_faults() -> None:
-    found = steadiness([sample(), sample()])
-    assert set(found.values()) == {None}
-    assert list(faults(found)) == []
-
-
-def test_the_columns_sum_up_the_readings_of_both_arms() -> None:
+def test_the_columns_sum_up_the_readings_of_both_arms_and_are_empty_without_any() -> None:
     first, second = replace(GPU, gpu_watts=400.0, gpu_watts_limit=650.0), replace(GPU, gpu_reasons=0x4 | 0x1)
     third, fourth = replace(GPU, gpu_celsius=71, gpu_reasons=0x20), replace(GPU, gpu_mhz=990, gpu_reasons=0x1)
     found = steadiness([sample(readings=(first, second)), sample(readings=(third, fourth))])
@@ -222,16 +197,15 @@ def test_the_columns_sum_up_the_readings_of_both_arms() -> None:
     held = {"gpu_throttled": 0.5, "gpu_throttle_reasons": "power limit, temperature"}
     nothing = dict.fromkeys(("cpu_mhz", "cpu_clock_fall", "cpu_steal"))
     assert found == {**nothing, **gpu, **heat, **held}
+    silent = steadiness([sample(), sample()])
+    assert set(silent.values()) == {None}
+    assert list(faults(silent)) == []
 
 
 def test_one_odd_reading_in_ten_is_no_fall() -> None:
     assert fall([1980] * 19 + [345]) == 0.0
     assert fall([1980] * 17 + [990] * 3) == 0.5
     assert fall([1980]) is None
-
-
-def test_a_steady_machine_is_warned_of_nothing() -> None:
-    assert said({}) == said({}, reading=CPU) == []
 
 
 @pytest.mark.parametrize(
@@ -251,13 +225,11 @@ def test_a_clock_that_falls_during_a_run(
     assert note.startswith(f"code: {words}")
 
 
-def test_a_gpu_that_is_throttled_now_and_then() -> None:
+def test_a_gpu_that_is_throttled_now_and_then_and_stolen_time_as_a_share_of_what_was_asked_for() -> None:
+    assert said({}) == said({}, reading=CPU) == [], "a steady machine"
     assert said({"gpu_reasons": 0x8}, {}) == []  # one turn of twenty
     (note,) = said({"gpu_reasons": 0x8}, {"gpu_reasons": 0x4}, {"gpu_reasons": 0x1})
     assert "the GPU was throttled in 10% of the decodes (power limit, hardware slowdown)" in note
-
-
-def test_stolen_time_is_a_share_of_what_was_asked_for() -> None:
     assert said({"cpu_stolen": 0.019}, reading=CPU) == []
     (note,) = said({"cpu_stolen": 0.03}, reading=CPU)
     assert "3.0% of the requested processor time went to other virtual machines (steal)" in note
@@ -328,17 +300,12 @@ def test_what_a_gpu_always_does_leaves_no_doubt() -> None:
 # --- the journal ------------------------------------------------------------------------------------------------------
 
 
-def test_readings_come_back_from_the_journal_by_arm() -> None:
+def test_readings_come_back_from_the_journal_by_arm_and_are_left_out_where_there_are_none() -> None:
     one = cell().spec
-    known = sample(readings=(GPU, replace(CPU, cpu_stolen=0.25)))
-    assert samples_of(turn_line({one: [known]})) == {one.key: [known]}
-
-
-def test_a_line_without_readings_is_one_of_a_machine_that_says_nothing() -> None:
-    one = cell().spec
-    line = turn_line({one: [sample()]})
+    for known in (sample(readings=(GPU, replace(CPU, cpu_stolen=0.25))), sample()):
+        line = turn_line({one: [known]})
+        assert samples_of(line) == {one.key: [known]}
     assert "machine" not in str(line)
-    assert samples_of(line) == {one.key: [sample()]}
 
 
 @pytest.mark.parametrize(

@@ -121,12 +121,15 @@ def circling() -> Trace:
     return Trace((*WORDS, *(5, 6) * 12), rounds, 1.0)
 
 
-def test_alpha_outside_loops_is_over_the_rounds_before_them() -> None:
+def test_alpha_outside_loops_is_over_the_rounds_before_them_and_samples_say_where_they_begin() -> None:
     samples = [sample("p1", method=circling(), baseline=baseline_trace(WORDS))]
     found = output_columns(samples, 44)
     assert found["alpha_outside_loops"] == pytest.approx(0.2)
     assert found["tokens_per_round_outside_loops"] == 2
     assert cell(*samples).row()["alpha"] == pytest.approx((20 * 0.2 + 24 * 0.9) / 44)
+    row = samples[0].row()
+    assert (row["loop_start"], row["cycle"]) == (20, 2)
+    assert (row["baseline_loop_start"], row["baseline_cycle"], row["baseline_repeated_4grams"]) == (None, None, 0)
 
 
 def test_what_loops_is_counted_by_prompts_and_tokens_of_either_arm() -> None:
@@ -151,9 +154,3 @@ def test_an_output_without_a_loop_keeps_all_its_rounds() -> None:
     found = output_columns([sample()], 128)
     assert found["alpha_outside_loops"] == cell(sample()).row()["alpha"]
     assert (found["prompts_looping"], found["longest_cycle"], found["looping_share"]) == (0, 0, 0)
-
-
-def test_samples_say_where_their_loop_begins() -> None:
-    row = sample("p1", method=circling(), baseline=baseline_trace(WORDS)).row()
-    assert (row["loop_start"], row["cycle"]) == (20, 2)
-    assert (row["baseline_loop_start"], row["baseline_cycle"], row["baseline_repeated_4grams"]) == (None, None, 0)

@@ -31,16 +31,10 @@ BASELINE = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 METHOD = [0.6, 0.9, 1.7, 2.1, 2.2, 3.5]
 
 
-def test_the_value_is_a_ratio_of_totals_and_not_a_mean_of_ratios() -> None:
+def test_the_value_is_a_ratio_of_totals_per_token_and_not_a_mean_of_ratios() -> None:
     assert ratio_of_totals([1, 9], [2, 10]).value == 10 / 12
     assert speedup_interval([1, 9], [1, 1], [2, 3], [1, 1]).value == 2.0
-
-
-def test_the_speedup_is_per_token_where_the_arms_decoded_different_lengths() -> None:
     assert speedup_interval([10.0, 10.0], [100, 100], [10.0, 10.0], [100, 300]).value == pytest.approx(2.0, rel=1e-12)
-
-
-def test_the_value_is_that_of_the_pure_formula() -> None:
     tokens = [3, 5, 7, 9, 11, 13]
     assert speedup_interval(BASELINE, tokens, METHOD, ONES).value == plain_speedup(BASELINE, tokens, METHOD, ONES)
 
@@ -52,14 +46,11 @@ def test_the_interval_holds_its_value_and_is_the_same_every_time() -> None:
 
 
 def test_prompts_are_paired_so_that_a_constant_speedup_has_no_width() -> None:
-    found = speedup_interval(BASELINE, ONES, [s / 2 for s in BASELINE], ONES)
+    """The control: the same seconds in another order of prompts do vary."""
+    halved = [s / 2 for s in BASELINE]
+    found, unpaired = (speedup_interval(BASELINE, ONES, method, ONES) for method in (halved, halved[::-1]))
     assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0), rel=1e-12)
-
-
-def test_unpaired_columns_would_have_given_a_wide_interval() -> None:
-    """The control of the test above: the same seconds in another order of prompts do vary."""
-    found = speedup_interval(BASELINE, ONES, [s / 2 for s in reversed(BASELINE)], ONES)
-    assert found.high - found.low > 0.5
+    assert unpaired.high - unpaired.low > 0.5
 
 
 def test_the_interval_is_the_one_computed_by_hand() -> None:
@@ -92,35 +83,27 @@ def test_a_share_holds_its_value_whatever_was_counted(counts: list[tuple[int, in
         assert found.high <= 1
 
 
-def test_one_prompt_that_carries_everything_is_no_interval() -> None:
-    found = ratio_of_totals([0, 0, 3], [10, 10, 10])
-    assert found.value == 0.1
-    assert math.isnan(found.low)
-
-
-def test_a_measurement_that_is_no_number_gives_none() -> None:
-    found = speedup_interval([1.0, math.nan], [1, 1], [1.0, 2.0], [1, 1])
-    assert all(map(math.isnan, (found.value, found.low, found.high)))
-
-
-def test_one_prompt_says_nothing_about_others() -> None:
-    found = ratio_of_totals([3.0], [4.0])
-    assert found.value == 0.75
+@pytest.mark.parametrize(
+    ("found", "value"),
+    [
+        (ratio_of_totals([0, 0, 3], [10, 10, 10]), 0.1),
+        (ratio_of_totals([3.0], [4.0]), 0.75),
+        (ratio_of_totals([0.0, 0.0], [0.0, 0.0]), math.nan),
+        (ratio_of_totals([1.0, 1.0], [0.0, 0.0]), math.nan),
+        (speedup_interval([1.0, math.nan], [1, 1], [1.0, 2.0], [1, 1]), math.nan),
+    ],
+    ids=["one prompt carries everything", "one prompt", "nothing", "nothing to divide by", "no number"],
+)
+def test_what_says_nothing_of_other_prompts_has_no_interval(found: Interval, value: float) -> None:
+    assert found.value == value or (math.isnan(value) and not math.isfinite(found.value))
     assert math.isnan(found.low)
     assert math.isnan(found.high)
 
 
-@pytest.mark.parametrize(("parts", "wholes"), [([0.0, 0.0], [0.0, 0.0]), ([1.0, 1.0], [0.0, 0.0])])
-def test_nothing_to_divide_by_is_no_interval(parts: list[float], wholes: list[float]) -> None:
-    found = ratio_of_totals(parts, wholes)
-    assert not math.isfinite(found.value)
-    assert math.isnan(found.low)
-
-
 def test_more_prompts_make_the_interval_narrower() -> None:
     rng = np.random.default_rng(1)
-    few, many = (width(draw(rng, prompts)) for prompts in (10, 160))
-    assert many < few / 2
+    few, many = (draw(rng, prompts) for prompts in (10, 160))
+    assert many.high - many.low < (few.high - few.low) / 2
 
 
 def test_intervals_cover_the_truth_where_prompts_differ() -> None:
@@ -143,32 +126,22 @@ def narrowed(found: Interval) -> bool:
     return abs(found.value - 0.7) <= half
 
 
-def width(found: Interval) -> float:
-    return found.high - found.low
-
-
 def of(value: float, half: float) -> Interval:
     """An interval as the module makes them: symmetric on the scale of logarithms."""
     return Interval(value, value * math.exp(-half), value * math.exp(half))
 
 
-def test_the_geometric_mean() -> None:
+def test_the_geometric_mean_and_half_the_width_relative_to_the_value() -> None:
     assert geomean([1.0, 4.0]) == pytest.approx(2.0, rel=1e-12)
     assert all(math.isnan(geomean(ratios)) for ratios in ([], [1.0, 0.0], [1.0, math.nan], [-1.0]))
-
-
-def test_half_the_width_is_relative_to_the_value() -> None:
     assert half_width(Interval(2.0, 1.9, 2.1)) == pytest.approx(0.05, rel=1e-12)
     assert math.isnan(half_width(Interval(0.0, 0.0, 0.0)))
     assert math.isnan(half_width(Interval(1.5, math.nan, math.nan)))
 
 
-def test_four_times_the_prompts_halve_the_width() -> None:
-    assert to_settle(of(math.exp(0.05), 0.10), 400) == pytest.approx(1600, rel=0.01)
-
-
 def test_the_numbers_asked_for_are_the_least_that_do() -> None:
-    """Few prompts pay twice: their mean is worse known, and so is their spread (Student's t)."""
+    """Four times the prompts halve the width. Few pay twice: their mean is worse known, and so is their spread."""
+    assert to_settle(of(math.exp(0.05), 0.10), 400) == pytest.approx(1600, rel=0.01)
     now = of(1.1, 0.30)
     spread = log_error(now, 6) * math.sqrt(6)
     enough = to_settle(now, 6)
@@ -177,15 +150,18 @@ def test_the_numbers_asked_for_are_the_least_that_do() -> None:
     assert halves[0] > math.log(1.1) >= halves[1]
 
 
-@pytest.mark.parametrize("unknown", [Interval(1.5, math.nan, math.nan), Interval(math.nan, math.nan, math.nan)])
-def test_without_an_interval_nobody_knows_how_many_prompts_it_takes(unknown: Interval) -> None:
-    assert to_settle(unknown, 5) is None
-
-
-def test_a_value_of_one_is_never_settled() -> None:
-    assert to_settle(of(1.0, 0.1), 20) is None
-    assert to_settle(Interval(0.0, math.nan, math.nan), 20) is None
-    assert to_settle(of(1.5, 0.1), 1) is None  # one prompt has no interval, whatever it says
+@pytest.mark.parametrize(
+    ("now", "prompts"),
+    [
+        (Interval(1.5, math.nan, math.nan), 5),
+        (Interval(math.nan, math.nan, math.nan), 5),
+        (Interval(0.0, math.nan, math.nan), 20),
+        (of(1.0, 0.1), 20),
+        (of(1.5, 0.1), 1),  # one prompt has no interval, whatever it says
+    ],
+)
+def test_a_value_of_one_or_without_an_interval_is_never_settled(now: Interval, prompts: int) -> None:
+    assert to_settle(now, prompts) is None
 
 
 def test_the_best_of_several_is_judged_more_strictly() -> None:
@@ -201,26 +177,23 @@ def test_the_best_of_several_is_judged_more_strictly() -> None:
 # --- tallies ----------------------------------------------------------------------------------------------------------
 
 
-def test_z_is_the_excess_in_standard_deviations() -> None:
+def test_z_is_the_excess_in_standard_deviations_and_infinite_for_what_cannot_be() -> None:
     tally = Tally(tokens=4, observed=5.0, expected=3.0, variance=4.0)
     assert tally.z == pytest.approx(1.0)
     assert tally.excess == pytest.approx(0.5)
     assert two_sided(tally.z) == pytest.approx(0.3173105)
     assert two_sided(-tally.z) == two_sided(tally.z)
+    assert [Tally(3, *parts).z for parts in ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (math.inf, 1.0, 1.0))] == [
+        0, math.inf, math.inf,
+    ]  # fmt: skip
+    assert two_sided(math.inf) == two_sided(math.nan) == 0
+    assert math.isnan(Tally(0, 0.0, 0.0, 0.0).excess)
 
 
 def test_texts_add_up() -> None:
     whole = all_together([Tally(2, 1.0, 0.5, 0.25), Tally(3, 2.0, 2.5, 0.75)])
     assert whole == Tally(5, 3.0, 3.0, 1.0)
     assert all_together([]) == Tally(0, 0.0, 0.0, 0.0)
-
-
-def test_what_cannot_be_is_infinitely_far() -> None:
-    assert Tally(3, 0.0, 0.0, 0.0).z == 0
-    assert Tally(3, 1.0, 0.0, 0.0).z == math.inf
-    assert Tally(3, math.inf, 1.0, 1.0).z == math.inf
-    assert two_sided(math.inf) == two_sided(math.nan) == 0
-    assert math.isnan(Tally(0, 0.0, 0.0, 0.0).excess)
 
 
 def test_z_of_tokens_that_depend_on_each_other_is_standard_normal() -> None:

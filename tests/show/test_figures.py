@@ -67,13 +67,10 @@ def test_lines_over_k_have_the_numbers_of_the_rows(draw: Any, lines: dict[str, s
     assert {name: heights(picture, name) for name in lines} == {n: [row[c] for row in ROWS] for n, c in lines.items()}
 
 
-def test_time_is_milliseconds_of_a_token_at_the_measured_pace() -> None:
+def test_time_is_milliseconds_of_a_token_at_the_measured_pace_and_phases_are_stacked_to_the_mean_round() -> None:
     picture = drawn(figures_by_k.time_against_k(LINES))
     assert heights(picture, "chain") == [1000 / row["tokens_per_second"] for row in ROWS]
     assert heights(picture, "baseline")[0] == pytest.approx(1000 / ROWS[0]["baseline_tokens_per_second"])
-
-
-def test_the_phases_are_stacked_to_the_mean_round() -> None:
     tops: dict[float, float] = {}
     for bar in bars(drawn(figures_by_k.round_against_k(LINES))):
         tops[bar.get_x()] = tops.get(bar.get_x(), 0.0) + bar.get_height()

@@ -85,18 +85,13 @@ def test_the_noise_of_a_greedy_tree_is_that_of_a_pass_over_all_its_nodes() -> No
     assert widths == [1, 22]
 
 
-def test_a_cell_that_is_predicted_to_lose_says_what_eats_its_gain() -> None:
-    row = cell(tree_sample(1, 0, 0, 1)).row()
+def test_a_cell_that_is_predicted_to_lose_says_what_eats_its_gain_and_what_levels_cost() -> None:
+    row, chain = cell(tree_sample(1, 0, 0, 1)).row(), cell(sample("p1", (4, 4))).row()
     (line,) = losing(row)
-    assert drafts_trees(row)
+    assert (drafts_trees(row), drafts_trees(chain), losing(chain)) == (True, False, [])
     assert "verifying 21.0 drafted tokens in a pass makes it cost 2.10 steps" in line
     assert "a round gains 0.50 tokens and pays 1.30 steps for them" in line
     assert line in notes([row])
-    assert losing(cell(sample("p1", (4, 4))).row()) == []
-    assert not drafts_trees(cell(sample("p1", (4, 4))).row())
-
-
-def test_a_nest_that_loses_by_its_drafts_says_what_its_level_costs() -> None:
     one = nested_sample(accepted=(0, 0))
     dear = replace(one, method=replace(one.method, seconds=0.2, spans={**SPANS, "draft": 0.16, "draft/verify": 0.12}))
     (line,) = losing(cell(dear).row())

@@ -24,19 +24,18 @@ CHECKS = (
 FOUND = Certificate("20260101T000000Z", "specbench verify big small", CHECKS, PAIR, {"k": 2}, {"torch": "2"})
 
 
-def test_a_certificate_is_read_as_it_was_written(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(certificate_json(FOUND))
-    assert certificate_json(read_certificate(tmp_path / FILE)) == certificate_json(FOUND)
+def test_a_certificate_is_read_as_it_was_written_and_nothing_else_is_one(tmp_path: Path) -> None:
+    file = tmp_path / FILE
+    file.write_text(certificate_json(FOUND))
+    assert certificate_json(read_certificate(file)) == certificate_json(FOUND)
     for text in ("", "[]", '{"schema": "specbench certificate 1"}', "[" * 100_000):
-        (tmp_path / FILE).write_text(text)
+        file.write_text(text)
         with pytest.raises(UsageError, match="is not a certificate"):
-            read_certificate(tmp_path / FILE)
-
-
-def test_a_device_is_no_certificate(tmp_path: Path) -> None:
-    (tmp_path / FILE).symlink_to("/dev/null")
+            read_certificate(file)
+    file.unlink()
+    file.symlink_to("/dev/null")
     with pytest.raises(UsageError, match=r"cannot read .*: it is a pipe or a device"):
-        read_certificate(tmp_path / FILE)
+        read_certificate(file)
 
 
 def test_readers_are_told_what_failed_and_what_was_not_checked() -> None:

@@ -29,19 +29,15 @@ def said(row: dict[str, Any]) -> str:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_many_cells_are_lines_by_speedup_and_lossy_ones_are_marked() -> None:
-    found = ranked(ROWS)
+def test_many_cells_are_lines_by_speedup_lossy_ones_are_marked_and_one_method_keeps_the_order_of_k() -> None:
+    found, by_k = ranked(ROWS), ranked([one.row() for one in sweep("code", prompts=2, ks=range(1, 7))])
     assert found is not None
+    assert by_k is not None
     assert [line.row["method"] for line in found.lines] == [row["method"] for row in FASTEST]
     assert [line.names for line in found.lines] == [[said(row)] for row in FASTEST]
     assert {line.unit for line in found.lines if line.lossy} == {name for name in LOSSY if name in METHODS[:7]}
     assert ranked(ROWS[:4]) is None
-
-
-def test_one_method_keeps_the_order_of_k_and_hides_by_k() -> None:
-    found = ranked([one.row() for one in sweep("code", prompts=2, ks=range(1, 7))])
-    assert found is not None
-    assert [line.unit for line in found.lines] == [f"K {k}" for k in range(1, 7)]
+    assert [line.unit for line in by_k.lines] == [f"K {k}" for k in range(1, 7)], "it hides by K"
 
 
 def test_a_mark_stands_where_its_numbers_say() -> None:
@@ -136,23 +132,17 @@ def test_two_runs_stand_beside_each_other_with_every_change_and_its_test() -> No
     assert len(found.picture.tips) == 2 * 3
 
 
-def test_a_run_beside_itself_has_changed_in_nothing() -> None:
-    found = difference(side("same", CELLS), side("same", CELLS))
-    assert list(found.names) == ["same (first)", "same (second)"]
-    assert {line[4] for line in found.lines} == {"+0.0 %"}
-
-
-def test_runs_that_asked_something_else_are_shown_and_not_tested() -> None:
+def test_runs_beside_themselves_that_asked_something_else_or_lack_cells() -> None:
+    same = difference(side("same", CELLS), side("same", CELLS))
+    assert list(same.names) == ["same (first)", "same (second)"]
+    assert {line[4] for line in same.lines} == {"+0.0 %"}, "it has changed in nothing"
     found = difference(*(side(name, sweep("code", 3, (1, 3), draft=name)) for name in ("first", "second")))
     assert found.untested
     assert not found.findings
     assert ("draft", "first", "second") in found.apart
     assert line_of(found, "K 3", "alpha")[4] == "+0.0 %"
-
-
-def test_cells_that_one_run_lacks_are_named() -> None:
-    found = difference(side("old", sweep("code", 3, (1, 3))), side("new", sweep("code", 3, (3,))))
-    assert [text.split(": only in ")[1] for text in found.missing] == ["BASE"]
+    lacking = difference(side("old", sweep("code", 3, (1, 3))), side("new", sweep("code", 3, (3,))))
+    assert [text.split(": only in ")[1] for text in lacking.missing] == ["BASE"]
 
 
 @pytest.mark.slow

@@ -108,13 +108,15 @@ def page(run: Path) -> Page:
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_number_is_the_one_of_the_csv(run: Path, page: Page) -> None:
+def test_every_number_is_the_one_of_the_csv_and_shown_rounded(run: Path, page: Page) -> None:
     rows = {row["cell"]: row for row in table(run / "results.csv")}
     rows |= {f"{row['cell']}/{row['category']}": row for row in table(run / "categories.csv")}
     assert page.numbers
     for number in page.numbers:
-        assert number["value"] == rows[number["data-cell"]][number["data-column"]], number
-        assert number["value"] == number["title"]
+        assert number["value"] == rows[number["data-cell"]][number["data-column"]] == number["title"], number
+        value, shown = float(number["value"]), float(number["shown"].rstrip("×"))
+        digits = 0.05 if abs(value) >= 100 else 0.0005
+        assert math.isclose(value, shown, abs_tol=digits * 1.001), number
 
 
 def test_every_category_with_several_prompts_has_its_line(run: Path, page: Page) -> None:
@@ -129,13 +131,6 @@ def test_a_category_with_one_prompt_has_none(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path, sweep("code", prompts=4, ks=(2,))))
     assert {number["data-cell"].split("/")[1] for number in page.numbers if "/" in number["data-cell"]} == {"parsing"}
     assert "Speedup by category" not in page.text
-
-
-def test_what_is_shown_is_the_number_rounded(page: Page) -> None:
-    for number in page.numbers:
-        value, shown = float(number["value"]), float(number["shown"].rstrip("×"))
-        digits = 0.05 if abs(value) >= 100 else 0.0005
-        assert math.isclose(value, shown, abs_tol=digits * 1.001), number
 
 
 def test_every_number_of_the_csv_is_shown(run: Path, page: Page) -> None:
@@ -190,7 +185,7 @@ def test_a_plain_yes_has_nothing_beneath_it(tmp_path: Path) -> None:
     assert not [found for _, found in page.tags if found.get("class") in ("why", "settle")]
 
 
-def test_every_figure_is_there_with_a_caption_and_a_name(page: Page) -> None:
+def test_every_figure_is_there_with_a_caption_a_name_a_png_and_its_numbers(run: Path, page: Page) -> None:
     figures = [found for tag, found in page.tags if tag == "svg"]
     names = [figure["aria-label"].split(".")[0] for figure in figures]
     assert len(figures) == page.text.count("<figcaption>") == 1 + 12 + 10  # the articles are of one category
@@ -199,12 +194,12 @@ def test_every_figure_is_there_with_a_caption_and_a_name(page: Page) -> None:
     assert all(figure["role"] == "img" for figure in figures)
     ids = [found["id"] for _, found in page.tags if "id" in found]
     assert len(ids) == len(set(ids))
-
-
-def test_pngs_lie_beside_the_page(run: Path, page: Page) -> None:
-    names = {file.name for file in (run / "plots").iterdir()}
-    assert {"intervals.png", "code-waterfall.png", "articles-over-time.png"} <= names
-    assert len(names) == 23
+    files = {file.name for file in (run / "plots").iterdir()}
+    assert {"intervals.png", "code-waterfall.png", "articles-over-time.png"} <= files
+    assert len(files) == 23
+    points = page.text.count("<title>") - 1  # that of the page
+    listed = sum(figure.count("<li") for figure in page.text.split("<figure>")[1:] if "<details>" in figure)
+    assert listed >= points > 50
 
 
 @pytest.mark.slow
@@ -227,12 +222,6 @@ def test_requests_have_their_tables_and_one_figure_over_all_loads(tmp_path: Path
         assert words in page.visible
     assert page.text.count('aria-label="Tokens per second, of a user and of all') == 1
     assert [file.name for file in run.glob("plots/*per-user*")] == ["loads-per-user-against-all.png"]
-
-
-def test_the_numbers_of_every_point_stand_under_its_figure(page: Page) -> None:
-    points = page.text.count("<title>") - 1  # that of the page
-    listed = sum(figure.count("<li") for figure in page.text.split("<figure>")[1:] if "<details>" in figure)
-    assert listed >= points > 50
 
 
 @pytest.mark.slow
@@ -288,16 +277,14 @@ def test_a_calibration_is_shown_with_its_points(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("content", ["", "model,width\ntarget,1\n", "\x00"])
-def test_a_damaged_calibration_is_told_in_one_line(tmp_path: Path, content: str) -> None:
-    (tmp_path / "calibration.csv").write_text(content)
-    with pytest.raises(UsageError, match=r"calibration\.csv"):
-        page_of(tmp_path)
-
-
 @pytest.mark.usefixtures("undrawn")
-def test_a_calibration_with_strange_values_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "calibration.csv").write_text("model,context,width,milliseconds,low,high,v\n" + "</td>,x,,nan,,,\n" * 3)
+def test_a_damaged_calibration_is_told_in_one_line_and_one_with_strange_values_shown(tmp_path: Path) -> None:
+    file = tmp_path / "calibration.csv"
+    for content in ("", "model,width\ntarget,1\n", "\x00"):
+        file.write_text(content)
+        with pytest.raises(UsageError, match=r"calibration\.csv"):
+            page_of(tmp_path)
+    file.write_text("model,context,width,milliseconds,low,high,v\n" + "</td>,x,,nan,,,\n" * 3)
     (tmp_path / "calibration.json").write_text('{"contexts": [1, {"context": "<b>"}], "choices": {}}')
     page = page_of(tmp_path)
     check_harmless(page)

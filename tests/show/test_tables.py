@@ -69,22 +69,13 @@ def printed(*cells: Cell, style: str = "table", width: int = 160, **shown: Any) 
 
 
 def test_numbers_have_the_digits_that_mean_something() -> None:
-    row = {
-        "speedup": 1.23456,
-        "tokens_per_second": 1234.56,
-        "alpha": 0.7,
-        "alpha_low": 0.6,
-        "alpha_high": 0.8,
-        "c": None,
-    }
+    row = {"speedup": 1.23456, "tokens_per_second": 1234.56, "alpha": 0.7, "alpha_low": 0.6, "alpha_high": 0.8}
     shown = [cell_text(row, c) for c in ("speedup", "tokens_per_second", "alpha", "alpha_interval", "c", "v")]
     assert shown == ["1.235×", "1234.6", "0.700", "0.600 – 0.800", "–", "–"]
     assert cell_text({"speedup_low": math.nan, "speedup_high": 2.0}, "speedup_interval") == "–"
     whole = [cell_text({"break_even_batch": at}, "break_even_batch") for at in (math.inf, 0.3, 7.2, 1200.5)]
     assert whole == ["never", "1", "8", "1,201"]
-
-
-def test_what_a_round_drafts_is_c_times_its_tokens() -> None:
+    assert cell_text({**row, "c": None}, "c") == "–"
     (row,) = rows_of(cell(*PAIR))
     assert cell_text(row, "c_round") == f"{row['c'] * row['drafted_per_round']:.3f}" == "0.400"
     assert cell_text({**row, "c": None}, "c_round") == "–"
@@ -171,18 +162,15 @@ def test_the_best_has_all_within_one_percent_and_is_no_draft_where_nothing_pays(
     assert (found.name, found.value, found.near) == (name, value, near)
 
 
-def test_two_thresholds_are_two_lookaheads() -> None:
+@pytest.mark.parametrize("nothing", [None, math.nan])
+def test_without_numbers_nothing_is_best_and_two_thresholds_are_two_lookaheads(nothing: float | None) -> None:
+    for status in ("oom", "ok"):
+        assert best([{"k": 1, "status": status, "speedup": nothing}], "speedup") is None
+    assert conclusions([{"k": 1, "status": "oom"}]) == []
     both = {"k": 4, "schedule": "confidence", "status": "ok"}
     found = best([both | {"confidence": c, "speedup": s} for c, s in ((0.9, 1.5), (0.05, 1.1))], "speedup")
     assert found is not None
     assert (found.name, found.value) == ("confidence 0.9 ≤ 4", 1.5)
-
-
-@pytest.mark.parametrize("nothing", [None, math.nan])
-def test_without_numbers_nothing_is_best(nothing: float | None) -> None:
-    for status in ("oom", "ok"):
-        assert best([{"k": 1, "status": status, "speedup": nothing}], "speedup") is None
-    assert conclusions([{"k": 1, "status": "oom"}]) == []
 
 
 def test_every_lookahead_is_a_line_with_its_numbers_and_a_failed_one_is_never_best() -> None:
@@ -316,7 +304,7 @@ def test_one_prompt_is_no_category_and_one_category_none(names: tuple[str, ...])
     assert cell_categories(*categories(cell(*kinds(*names)))) == []
 
 
-def test_a_category_has_a_line_with_its_numbers_and_methods_a_column() -> None:
+def test_a_category_has_a_line_with_its_numbers_methods_a_column_and_a_sweep_its_fastest_lookahead() -> None:
     rows, found = categories(cell(*MIXED), cell(*kinds("qa", "qa", "code"), method="block"))
     table = cell_categories(rows[:1], found)[0]
     qa = next(row for row in found if row["category"] == "qa")
@@ -326,11 +314,8 @@ def test_a_category_has_a_line_with_its_numbers_and_methods_a_column() -> None:
     assert list(speedup.header) == ["method", "math", "qa"]
     assert (speedup.lines[0][2], speedup.lines[1][1]) == (f"{qa['speedup']:.3f}×", "–")
     assert tokens.lines[1][2] == f"{found[-1]['tokens_per_round']:.3f}"
-
-
-def test_a_sweep_shows_the_categories_of_its_fastest_lookahead() -> None:
-    (table,) = category_tables(*categories(cell(*MIXED, k=2), cell(*MIXED[::-1], k=4)))
-    assert "· K " in table.title
+    (swept,) = category_tables(*categories(cell(*MIXED, k=2), cell(*MIXED[::-1], k=4)))
+    assert "· K " in swept.title
 
 
 def test_beliefs_have_their_error_and_curve_the_fastest_cell_first() -> None:
@@ -388,21 +373,18 @@ def test_requests_that_had_to_wait_for_a_slot_are_a_note() -> None:
 THREE = (cell(*PAIR), cell(PAIR[0], dataset="articles", k=2), cell(dataset="third", status="nan", error="gave NaN"))
 
 
-def test_csv_parses_back() -> None:
+def test_every_format_for_programs_parses_back() -> None:
     found = list(csv.DictReader(io.StringIO(printed(*THREE, style="csv"))))
     assert [(r["dataset"], r["status"]) for r in found] == [("code", "ok"), ("articles", "ok"), ("third", "nan")]
     assert float(found[0]["speedup"]) == THREE[0].row()["speedup"]
     assert found[1]["speedup_low"] == found[2]["speedup"] == found[2]["acceptance_at_1"] == ""
-
-
-def test_json_parses_back_without_nan_and_jsonl_has_one_object_per_line() -> None:
     lines = printed(*THREE, style="jsonl").splitlines()
-    found = [json.loads(line, parse_constant=pytest.fail) for line in lines]
-    assert found[0]["c"] == THREE[0].row()["c"]
-    assert found[1]["speedup_low"] is None
-    assert list(found[0]) == list(THREE[0].row())
+    objects = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert objects[0]["c"] == THREE[0].row()["c"]
+    assert objects[1]["speedup_low"] is None
+    assert list(objects[0]) == list(THREE[0].row())
     whole = json.loads(printed(*THREE, style="json", about=About()), parse_constant=pytest.fail)
-    assert [{"schema_version": whole["schema"], **whole["environment"], **one} for one in whole["cells"]] == found
+    assert [{"schema_version": whole["schema"], **whole["environment"], **one} for one in whole["cells"]] == objects
 
 
 def test_json_says_once_of_which_run_and_machine_the_cells_are() -> None:
@@ -418,9 +400,11 @@ def test_json_says_once_of_which_run_and_machine_the_cells_are() -> None:
     assert not any({"schema_version", "device_name", "fingerprint"} & one.keys() for one in found["cells"])
 
 
-def test_a_bar_in_a_name_does_not_split_a_column_of_markdown_and_nothing_of_ours_needs_an_escape() -> None:
+def test_a_bar_in_a_name_splits_no_column_of_markdown_markup_is_shown_and_json_keeps_the_text() -> None:
     assert "| a\\|b |" in rendered(rows_of(cell(*PAIR), cell(*PAIR, dataset="a|b")), "md")
-    assert "\\" not in printed(*THREE, style="md")
+    assert "\\" not in printed(*THREE, style="md"), "nothing of ours needs an escape"
+    assert "[bold]x" in printed(cell(*PAIR, dataset="[bold]x"))
+    assert json.loads(printed(hostile("\x1b[31mred"), style="json"))[0]["dataset"] == "\x1b[31mred"
 
 
 # --- hostile text -----------------------------------------------------------------------------------------------------
@@ -438,8 +422,3 @@ def test_no_text_crashes_a_format_or_commands_a_terminal(style: str, text: str) 
     output = printed(hostile(text), cell(*PAIR), style=style)
     assert all(line.isprintable() for line in output.split("\n"))
     output.encode()
-
-
-def test_markup_is_shown_and_not_obeyed_and_json_keeps_the_text_as_it_was() -> None:
-    assert "[bold]x" in printed(cell(*PAIR, dataset="[bold]x"))
-    assert json.loads(printed(hostile("\x1b[31mred"), style="json"))[0]["dataset"] == "\x1b[31mred"

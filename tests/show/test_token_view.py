@@ -76,40 +76,35 @@ def test_json_gives_the_same_view_back(text: str) -> None:
     assert written.isascii()
 
 
-def test_emitted_are_accepted_tokens_corrections_and_bonus_tokens() -> None:
+def test_emitted_are_accepted_tokens_corrections_and_bonus_tokens_and_the_summary_counts_them() -> None:
     assert view_of().ids == (1, 4, 5, 6)
-
-
-def test_the_summary_counts_what_was_tested_and_emitted() -> None:
     assert summary(view_of()) == "α 0.700 · 2.00 tokens per round · 2 rounds · 4 tokens"
     untested = (TracedRound((token("bonus", "a"),), RoundCounts(0, 0, 0, 1, ())),)
     assert summary(replace(view_of(), rounds=untested)).startswith("no draft was tested · 1.00 ")
 
 
+WRONG = [json.dumps(json.loads(trace_json(view_of())) | {n: v}) for n, v in
+         (("rounds", 1), ("prompt", None), ("settings", {"a": []}))]  # fmt: skip
+
+
+@pytest.mark.whole
 @pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "{}", '{"schema": "specbench trace 0"}', "[" * 100_000, "ÿþ\x00"],
+    ("text", "said"),
+    [
+        *((text, "is not a trace") for text in ("", "{", "[]", "{}", '{"schema": "specbench trace 0"}', "ÿþ\x00")),
+        ("[" * 100_000, "is not a trace"),
+        *((text, "wrong fields") for text in WRONG),
+        (None, r"trace\.json: No such file"),
+    ],
+    ids=range(11),
 )
-def test_a_file_that_is_no_trace_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
-    (tmp_path / "trace.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match="is not a trace") as found:
-        read_trace(tmp_path / "trace.json")
-    assert "\n" not in str(found.value)
-
-
-@pytest.mark.parametrize(("name", "value"), [("rounds", 1), ("prompt", None), ("settings", {"a": []})])
-def test_wrong_fields_are_refused(name: str, value: object, tmp_path: Path) -> None:
-    content = json.loads(trace_json(view_of())) | {name: value}
-    (tmp_path / "trace.json").write_text(json.dumps(content))
-    with pytest.raises(UsageError, match="wrong fields"):
-        read_trace(tmp_path / "trace.json")
-
-
-def test_a_file_is_read_and_a_missing_one_named(tmp_path: Path) -> None:
-    (tmp_path / "trace.json").write_text(trace_json(view_of()))
-    assert read_trace(tmp_path / "trace.json") == view_of()
-    with pytest.raises(UsageError, match=r"no\.json: No such file"):
-        read_trace(tmp_path / "no.json")
+def test_a_file_that_is_no_trace_is_refused_in_one_line(text: str | None, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    file.write_text(trace_json(view_of()))
+    assert read_trace(file) == view_of()
+    file.unlink() if text is None else file.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=f"^[^\n]*{said}[^\n]*$"):
+        read_trace(file)
 
 
 # --- on a terminal ----------------------------------------------------------------------------------------------------
@@ -122,20 +117,14 @@ def test_every_kind_has_its_colour() -> None:
     assert ", z" not in found
 
 
-def test_marks_tell_the_kinds_apart_without_colour() -> None:
+def test_marks_tell_the_kinds_apart_without_colour_and_rounds_are_lines() -> None:
     text = terminal(view_of(), marks=True).plain
     assert text.endswith("\n\ndef f(x[-, y-]{+):⏎\n+}   {* return*}")
     assert "accepted 2 · [-rejected 1-] · {+correction 1+} · {*bonus 1*}" in text
-
-
-def test_rounds_are_lines_with_the_drafts_that_were_never_tested() -> None:
     *_, first, second = terminal(view_of(), marks=True, rounds=True).plain.splitlines()
-    assert first == "   1   1/3  │(x[-, y-][~, z~]{+):⏎+}"
+    assert first == "   1   1/3  │(x[-, y-][~, z~]{+):⏎+}", "with the drafts that were never tested"
     assert second == "   2   1/1  │   {* return*}"
-
-
-def test_a_line_end_that_was_rejected_breaks_no_line() -> None:
-    assert "[-, y⏎-]" in terminal(view_of("\n"), marks=True).plain
+    assert "[-, y⏎-]" in terminal(view_of("\n"), marks=True).plain, "a line end that was rejected breaks no line"
 
 
 def test_bytes_that_are_no_character_yet_stand_in_brackets() -> None:
@@ -199,12 +188,11 @@ def test_every_token_has_its_kind_and_its_p_and_q_in_the_title() -> None:
     ]
 
 
-def test_the_text_is_that_of_the_tokens() -> None:
+def test_the_text_is_that_of_the_tokens_each_a_line_of_the_table_and_a_report_may_bring_the_style() -> None:
     assert Parts(fragment(view_of())).text == "def f(x, y):⏎\n    return"
-
-
-def test_the_table_has_a_line_for_every_token_with_those_never_tested() -> None:
-    assert fragment(view_of()).count("<tr>") == 1 + 6
+    assert fragment(view_of()).count("<tr>") == 1 + 6, "with those that were never tested"
+    assert "<style>" not in fragment(view_of(), style=False)
+    assert STYLE in fragment(view_of())
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -221,8 +209,3 @@ def test_a_page_allows_its_own_style_and_nothing_else() -> None:
     own = b64encode(sha256(re.findall("<style>(.*?)</style>", html, re.DOTALL)[0].encode()).digest()).decode()
     assert policy["content"] == f"default-src 'none'; style-src 'sha256-{own}'; base-uri 'none'; form-action 'none'"
     assert not re.search(r"\b(?:src|href|style|on\w+)=", html.split("</style>")[1])
-
-
-def test_a_report_may_bring_the_style_itself() -> None:
-    assert "<style>" not in fragment(view_of(), style=False)
-    assert STYLE in fragment(view_of())

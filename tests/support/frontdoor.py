@@ -4,7 +4,7 @@ import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from specbench.results import journal
 
@@ -35,6 +35,22 @@ class Outcome:
     out: str
     err: str
     cwd: Path
+
+    def ok(self) -> Self:
+        """Itself, of a command that ended well."""
+        assert self.code == 0, self.err
+        return self
+
+    def row(self) -> dict[str, str]:
+        """The one row of a run that ended well."""
+        (row,) = self.ok().table()
+        return row
+
+    def refused(self, *said: str, code: int = 2) -> Self:
+        """Itself, of a command that printed nothing and ended with one line that says all of this."""
+        assert (self.code, self.out) == (code, ""), self.err
+        assert [part for part in said if part not in self.line] == [], self.line
+        return self
 
     @property
     def folder(self) -> Path:
