@@ -6,15 +6,8 @@ import pytest
 
 from specbench.judge.advice import costly_verification, experts_touched
 
-CELL = {
-    "dataset": "code",
-    "method": "chain",
-    "k": 4,
-    "v": 1.8,
-    "batch": 1,
-    "device_name": "a CPU",
-    "dtype_resolved": "float32",
-}
+CELL = {"dataset": "code", "method": "chain", "k": 4, "v": 1.8, "batch": 1, "device_name": "a CPU"}
+CELL |= {"dtype_resolved": "float32"}
 
 
 def cell(**different: Any) -> dict[str, Any]:
@@ -49,16 +42,13 @@ def test_a_warning_is_one_line_with_the_numbers_and_the_likely_reason(different:
     assert "\n" not in line
 
 
-def test_lookaheads_of_a_method_share_a_line() -> None:
+def test_lookaheads_of_a_method_share_a_line_and_what_is_compiled_already_is_not_told_to_be() -> None:
     rows = [cell(k=4), cell(k=1, v=1.1), cell(k=8, v=2.5), cell(k=8, v=2.5, dataset="articles")]
     lines = costly_verification(rows)
     assert [line.partition(": verifying")[0] for line in lines] == [
         "code, chain: v = 1.80 at K = 4, 2.50 at K = 8",
         "articles, chain: v = 2.50 at K = 8",
     ]
-
-
-def test_what_is_compiled_already_is_not_told_to_be() -> None:
     (line,) = costly_verification([cell(tier_resolved="compile")])
     assert line.endswith("separately: --dtype bfloat16 where the CPU multiplies it")
 

@@ -16,18 +16,13 @@ ROWS = [row(1, 2, 1.5), row(1, 4, 1.8), row(2, 2, 1.4), row(2, 4, 1.39), row(4, 
         row(8, 2, 0.8), row(8, 4, 0.5)]  # fmt: skip
 
 
-def test_the_fastest_lookahead_of_every_batch_and_none_where_none_pays() -> None:
+def test_the_fastest_lookahead_of_every_batch_none_where_none_pays_and_no_schedule_or_cell_that_failed() -> None:
     found = best_ks(ROWS)
     assert [(one.batch, one.k, one.near) for one in found] == [(1, 4, (4,)), (2, 2, (2, 4)), (4, 2, (2,)), (8, 0, (0,))]
     assert found[1].v == {2: 1.4, 4: 1.8}
     assert found[3].row is None
-
-
-def test_a_cell_that_cannot_be_recommended_is_no_best_and_schedules_are_no_lookaheads() -> None:
-    lossy = row(1, 8, 3.0, lossless="lossy")
-    failed = row(1, 6, 9.0, status="oom")
-    adaptive = row(1, 12, 2.5, schedule="auto")
-    assert best_ks([*ROWS[:2], lossy, failed, adaptive])[0].k == 4
+    others = row(1, 8, 3.0, lossless="lossy"), row(1, 6, 9.0, status="oom"), row(1, 12, 2.5, schedule="auto")
+    assert best_ks([*ROWS[:2], *others])[0].k == 4
 
 
 def test_the_schedule_is_one_that_vllm_takes() -> None:

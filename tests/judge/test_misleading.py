@@ -23,7 +23,7 @@ NONE |= {"draft_dtype_resolved": "bfloat16"}
 # --- text in circles --------------------------------------------------------------------------------------------------
 
 
-def test_a_loop_is_told_with_alpha_outside_of_it() -> None:
+def test_a_loop_is_told_with_alpha_outside_of_it_and_repetition_without_one_at_the_end_is_no_loop() -> None:
     (line,) = circles([LOOP])
     assert line.startswith(
         "humaneval, prompt-lookup, K 4: 2 of 3 outputs end in a loop (50% of the tokens, cycles up to 12"
@@ -31,13 +31,20 @@ def test_a_loop_is_told_with_alpha_outside_of_it() -> None:
     assert "which is easy to draft: alpha is 0.590, outside the loops 0.210" in line
     (line,) = circles([{**LOOP, "alpha_outside_loops": 0.7}])
     assert "tokens): alpha is 0.590, outside the loops 0.700" in line
+    (line,) = circles([{**LOOP, "looping_share": 0.0, "prompts_looping": 0}])
+    assert "60% of the 4-grams of an output were in it before" in line
+    assert "end in a loop" not in line
 
 
-def test_one_line_is_said_of_a_question_about_the_cell_that_gains_most() -> None:
+def test_one_line_is_said_of_a_question_about_the_cell_that_gains_most_and_in_brief_of_the_worst() -> None:
     mild = {**LOOP, "method": "chain", "alpha": 0.6, "alpha_outside_loops": 0.55}
     (line,) = circles([mild, LOOP, mild])
     assert "prompt-lookup" in line
     assert len(circles([mild, {**LOOP, "dataset": "xsum"}])) == 2
+    (line,) = worst_circle([{**LOOP, "dataset": "xsum", "alpha_outside_loops": 0.5}, LOOP])
+    assert line.startswith("humaneval, prompt-lookup, K 4, the worst of 2: 2 of 3 outputs end in a loop")
+    assert worst_circle([LOOP]) == circles([LOOP])
+    assert worst_circle([{**LOOP, "looping_share": 0.0, "repeated_4grams": 0.0}]) == []
 
 
 @pytest.mark.parametrize(("share", "repeated", "said"), [(0.09, 0.4, 0), (0.1, 0.0, 1), (0.0, 0.5, 1), (None, None, 0)])
@@ -45,57 +52,58 @@ def test_it_is_said_from_a_tenth_of_the_tokens_or_half_of_the_4_grams(share: Any
     assert len(circles([{**LOOP, "looping_share": share, "repeated_4grams": repeated}])) == said
 
 
-def test_of_several_questions_the_worst_is_told_in_brief() -> None:
-    mild = {**LOOP, "dataset": "xsum", "alpha_outside_loops": 0.5}
-    (line,) = worst_circle([mild, LOOP])
-    assert line.startswith("humaneval, prompt-lookup, K 4, the worst of 2: 2 of 3 outputs end in a loop")
-    assert worst_circle([LOOP]) == circles([LOOP])
-    assert worst_circle([{**LOOP, "looping_share": 0.0, "repeated_4grams": 0.0}]) == []
-
-
-def test_repetition_without_a_loop_at_the_end_is_no_loop() -> None:
-    (line,) = circles([{**LOOP, "looping_share": 0.0, "prompts_looping": 0}])
-    assert "60% of the 4-grams of an output were in it before" in line
-    assert "end in a loop" not in line
-
-
 def test_the_notes_of_a_run_have_it_and_those_of_a_sound_one_do_not() -> None:
     looping = sample(method=method_trace([4] * 8, [1, 2] * 20), baseline=baseline_trace([1, 2] * 20))
+    trace, rounds = method_trace([0] * 64), (one_round(0, 0.01),) * 64
+    poor = sample(method=type(trace)(tuple(range(64)), rounds, trace.seconds, 0.1, trace.spans))
     assert [line for line in notes([cell(looping).row()]) if "in a loop" in line]
     assert not [line for line in notes([cell(sample()).row()]) if "loop" in line]
     assert not [line for line in notes([cell(status="oom").row()]) if "loop" in line]
+    found = cell(poor, resolved={"drafted_by": "draft"})
+    assert [line for line in notes([found.row()]) if "almost none of the draft" in line]
 
 
 # --- drafts that are never accepted -----------------------------------------------------------------------------------
 
 
-def test_a_draft_that_is_never_accepted_is_told_with_likely_causes() -> None:
-    (line,) = rejected_drafts(NONE)
-    assert line.startswith("code, chain, K 4: almost none of the draft is accepted (alpha 0.010, 1.02 tokens")
-    assert "another family" in line
-    assert "dtype" not in line
-    assert "float16," not in line
-
-
 @pytest.mark.parametrize(
-    "row",
+    ("row", "said", "unsaid"),
     [
-        {"alpha": 0.05},
-        {"alpha": None},
-        {"rounds": 63},
-        {"draft_hit_rate": 0.3},
-        {"drafted_by": ""},
-        {"acceptance_mode": "synthetic"},
+        (
+            {},
+            ["another family", "almost none of the draft is accepted (alpha 0.010, 1.02 tokens"],
+            ["dtype", "float16,"],
+        ),
+        (
+            {"draft_dtype_resolved": "float16"},
+            ["two dtypes (bfloat16 target, float16 draft; --draft-dtype); float16,"],
+            [],
+        ),
+        (
+            {"drafted_by": "target[:25%]", "draft_dtype_resolved": "float16"},
+            ["too little of the target (target[:25%])"],
+            ["family"],
+        ),
+        (
+            {"draft_head": "EAGLE-3 (speculators format)", "dtype_resolved": "bfloat16"},
+            ["reads other layers than it was trained on (--aux-layers)", "another target", "trained in (bfloat16"],
+            ["family"],
+        ),
     ],
-    ids=lambda row: next(iter(row)),
+    ids=["draft", "dtypes", "the target itself", "head"],
 )
-def test_it_is_not_said_on_little_nor_of_lookups_nor_of_synthetic_acceptance(row: Row) -> None:
-    assert rejected_drafts({**NONE, **row}) == []
+def test_a_draft_that_is_never_accepted_is_told_with_likely_causes(
+    row: Row, said: list[str], unsaid: list[str]
+) -> None:
+    (line,) = rejected_drafts({**NONE, **row})
+    assert line.startswith("code, chain, K 4: ")
+    assert [part for part in said if part not in line] == [part for part in unsaid if part in line] == []
 
 
-def test_dtypes_are_a_cause_where_they_differ_or_overflow() -> None:
-    (line,) = rejected_drafts({**NONE, "draft_dtype_resolved": "float16"})
-    assert "two dtypes (bfloat16 target, float16 draft; --draft-dtype); float16," in line
+def test_it_is_not_said_on_little_nor_of_lookups_nor_of_synthetic_acceptance() -> None:
+    sound = {"alpha": 0.05, "rounds": 63, "draft_hit_rate": 0.3, "drafted_by": "", "acceptance_mode": "synthetic"}
+    for name, value in (*sound.items(), ("alpha", None)):
+        assert rejected_drafts({**NONE, name: value}) == [], name
 
 
 def test_a_template_that_is_not_applied_is_the_first_cause_and_a_way_out_of_circles() -> None:
@@ -103,27 +111,6 @@ def test_a_template_that_is_not_applied_is_the_first_cause_and_a_way_out_of_circ
     assert "Likely causes: no chat template, which" in rejected_drafts({**NONE, **plain})[0]
     assert "production: the chat template, fewer" in circles([{**LOOP, **plain}])[0]
     assert not [line for line in (*rejected_drafts(NONE), *circles([LOOP])) if "chat template" in line]
-
-
-def test_a_model_that_drafts_for_itself_has_other_causes() -> None:
-    (line,) = rejected_drafts({**NONE, "drafted_by": "target[:25%]", "draft_dtype_resolved": "float16"})
-    assert "too little of the target (target[:25%])" in line
-    assert "family" not in line
-
-
-def test_a_head_has_the_causes_that_heads_have() -> None:
-    (line,) = rejected_drafts({**NONE, "draft_head": "EAGLE-3 (speculators format)", "dtype_resolved": "bfloat16"})
-    for cause in ("reads other layers than it was trained on (--aux-layers)", "another target", "trained in (bfloat16"):
-        assert cause in line
-    assert "family" not in line
-
-
-def test_the_notes_of_a_measured_run_have_it() -> None:
-    rounds = [one_round(0, 0.01) for _ in range(64)]
-    trace = method_trace([0] * 64)
-    poor = sample(method=type(trace)(tuple(range(64)), tuple(rounds), trace.seconds, 0.1, trace.spans))
-    found = cell(poor, resolved={"drafted_by": "draft"})
-    assert [line for line in notes([found.row()]) if "almost none of the draft" in line]
 
 
 # --- the real thing ---------------------------------------------------------------------------------------------------

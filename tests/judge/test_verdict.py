@@ -94,11 +94,8 @@ def test_which_rows_lead_to_which_answer(rows: list[dict[str, Any]], expected: d
     assert all(sentences(found))
 
 
-def test_without_drafts_there_is_no_question() -> None:
+def test_without_drafts_there_is_no_question_and_unclear_is_an_interval_that_holds_one() -> None:
     assert recommend([row(method="baseline", k=0)]) == recommend([]) == []
-
-
-def test_unclear_where_an_interval_holds_one() -> None:
     found = only(row(1, 1.03, half=0.05))
     assert found.answer == "UNCLEAR"
     assert found.more_prompts == to_settle(Interval(1.03, 1.03 * math.exp(-0.05), 1.03 * math.exp(0.05)), 164) - 164
@@ -241,21 +238,17 @@ def test_what_was_not_measured_is_said() -> None:
     assert found[2].not_measured[2] == "data sets other than c4"
 
 
-def test_break_even_by_the_formula_and_with_measured_costs() -> None:
+def test_break_even_by_the_formula_and_with_measured_costs_also_where_one_pass_drafts_all_tokens() -> None:
+    """A pass of 0.25 steps for two tokens: 1 + α + α² = 1.25 by the formula, 1.65 with 0.4 steps more."""
     found = only(row(k=2, c=0.1, v=1.2, overhead=0.25))
-    assert found.break_even_alpha == 0.1
-    assert found.break_even_alpha_measured == pytest.approx((math.sqrt(3.6) - 1) / 2)  # 1 + α + α² = 1.65
+    measured = pytest.approx((math.sqrt(3.6) - 1) / 2)  # 1 + α + α² = 1.65
+    assert (found.break_even_alpha, found.break_even_alpha_measured) == (0.1, measured)
     assert only(row(k=1, c=0.9, v=1.2, overhead=0.0)).break_even_alpha_measured is None  # two tokens for 2.1 steps
     assert only(row(v=None)).break_even_alpha_measured is None
     assert only(row(k=1, c=0.1, v=0.8, overhead=0.0)).break_even_alpha_measured == 0.0
-
-
-def test_break_even_where_one_pass_drafts_all_tokens() -> None:
-    """A pass of 0.25 steps for two tokens: 1 + α + α² = 1.25 by the formula, 1.65 with 0.4 steps more."""
     found = only(row(k=2, c=0.125, drafted_per_round=2.0, v=1.2, overhead=0.2, draft_cost_per="round"))
-    assert (found.at_once, found.c_round) == (True, 0.25)
+    assert (found.at_once, found.c_round, found.break_even_alpha_measured) == (True, 0.25, measured)
     assert found.break_even_alpha == pytest.approx((math.sqrt(2) - 1) / 2)
-    assert found.break_even_alpha_measured == pytest.approx((math.sqrt(3.6) - 1) / 2)
     text = "\n".join(sentences(found))
     assert "c 0.125 (0.250 a round, with any K)" in text
     assert "by the formula alpha above 0.207 with K = 2; with the costs measured for K = 2: alpha above 0.449" in text
@@ -319,20 +312,17 @@ def test_the_lines_of_a_yes() -> None:
     ]
 
 
-def test_an_overhead_that_matters_is_named_and_the_reason_needs_all_costs() -> None:
-    costs = {"tokens_per_round": 2.4, "drafted_per_round": 3.0, "v": 1.2, "c": 0.08}
-    assert reason(only(row(3, **costs, overhead=0.5))) == (
-        "Why: a round emits 2.40 tokens and takes 1.94 baseline steps (draft 0.24, verify 1.20, overhead 0.50)"
-    )
-    assert reason(only(row(3, **costs | {"v": None}, overhead=0.5))) == ""
-
-
-def test_the_first_line_says_what_to_do() -> None:
+def test_the_first_line_says_what_to_do_and_the_reason_needs_all_costs() -> None:
     no = sentences(only(row(1, 0.9)))[0]
     assert no.startswith("NO. With K = 1, decoding is 0.90× as fast (95 % interval ")
     assert no.endswith(")")
     assert sentences(only(row(1, 1.03)))[0].endswith("settle it if that stays")
     assert sentences(only(row(1, 1.0)))[0].endswith("; it is 1 within what was measured")
+    costs = {"tokens_per_round": 2.4, "drafted_per_round": 3.0, "v": 1.2, "c": 0.08, "overhead": 0.5}
+    assert reason(only(row(3, **costs))) == (
+        "Why: a round emits 2.40 tokens and takes 1.94 baseline steps (draft 0.24, verify 1.20, overhead 0.50)"
+    )
+    assert reason(only(row(3, **costs | {"v": None}))) == ""
 
 
 def test_of_several_answers_the_open_questions_and_the_next_step_are_said_once() -> None:
@@ -375,16 +365,13 @@ def test_text_that_repeats_itself_makes_an_answer_provisional_and_shorter_answer
     assert only(row(3, looping_share=0.5, **given)).answer == "YES"
 
 
-def test_a_run_that_can_grow_is_given_more_prompts_and_one_that_was_disturbed_is_measured_anew() -> None:
+def test_a_run_can_grow_or_go_on_and_one_that_was_disturbed_is_measured_anew() -> None:
     given = {"run": "abc", "command": "specbench run --k 1 --limit 3", "limit": 3, "prompts": 3, "repeat": 1}
     grown = only(row(1, 1.03, **given))
     assert (grown.settle, grown.command) == ("measure again", "specbench run --resume abc --limit 20")
     assert "next, to measure again: specbench run --resume abc --limit 20" in sentences(grown)
     for other in (BUSY, {"repeat": 3}, {"batch": 2}, {"until_ci": 0.1}, {"carries": "draft"}, {"run": ""}):
         assert "--resume" not in only(row(1, 1.03, **given | other)).command
-
-
-def test_a_run_that_was_cut_off_below_its_limit_only_goes_on() -> None:
     cut = {"run": "abc", "status": "partial", "limit": 50, "prompts": 3, "repeat": 1}
     found = only(row(1, 1.03, **cut))
     assert (found.settle, found.command) == ("measure again", "specbench run --resume abc")
@@ -436,61 +423,57 @@ def test_the_command_prints_the_lines_of_all_runs(command: Command, tmp_path: Pa
     assert all(line.startswith("- ") for line in markdown[2:] if line)
 
 
-YES, NO, OPEN = row(), row(1, 0.9), row(1, 1.03)
-FEW_PROMPTS = row(prompts=3)
+SURE, NO, OPEN, LITTLE = [row()], [row(1, 0.9)], [row(1, 1.03)], [row(prompts=3)]
+LOST = [row(status="oom")]
+SEVERAL = [*SURE, OPEN[0] | {"dataset": "a"}]
+WORSE = [*SEVERAL, NO[0] | {"dataset": "b"}, NO[0] | {"dataset": "c"}]
+ENDS: list[tuple[str, list[dict[str, Any]], int, str]] = [
+    ("", NO, 0, ""),
+    ("--exit-code", SURE, 0, ""),
+    ("--exit-code", NO, 3, "speculative decoding does not pay on xsum: NO. With K = 1, decoding is 0.90×"),
+    ("--exit-code", OPEN, 7, "it is not certain that speculative decoding pays on xsum: UNCLEAR. With K"),
+    ("--exit-code", LITTLE, 7, "PROVISIONAL, leaning YES. With K = 3"),
+    ("--exit-code", LOST, 7, "UNCLEAR. No cell was measured that could be recommended"),
+    ("--exit-code", [row(method="baseline", k=0)], 7, "nothing to judge: no cell with a draft was measured"),
+    ("--exit-code", WORSE, 3, "; and 1 more"),
+    ("--exit-code", SEVERAL, 7, "on a: UNCLEAR"),
+    ("--fail-under 1.5", SURE, 0, ""),
+    ("--fail-under 0.9", OPEN, 0, ""),
+    ("--fail-under 1.6", SURE, 7, "it is not certain that the speedup is at least 1.6× on xsum: YES. With"),
+    ("--fail-under 1.8", SURE, 3, "the speedup is below 1.8× on xsum: YES. With K = 3, decoding is 1.62×"),
+    ("--fail-under 1.1", NO, 3, "the speedup is below 1.1× on xsum: NO"),
+    ("--fail-under 1.1", LITTLE, 7, "PROVISIONAL"),
+    ("--fail-under 1.1", [row(acceptance="0.9")], 7, "Synthetic acceptance"),
+    ("--fail-under 1.1 --exit-code", SURE, 2, "leave out --exit-code"),
+    ("--fail-under nan", SURE, 2, "--fail-under takes a speedup such as 1.1"),
+    ("--fail-under 0", SURE, 2, "--fail-under takes a speedup such as 1.1"),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "rows", "code", "line"),
-    [
-        ([], [NO], 0, ""),
-        (["--exit-code"], [YES], 0, ""),
-        (["--exit-code"], [NO], 3, "speculative decoding does not pay on xsum: NO. With K = 1, decoding is 0.90×"),
-        (
-            ["--exit-code"],
-            [OPEN],
-            7,
-            "it is not certain that speculative decoding pays on xsum: UNCLEAR. With K",
-        ),
-        (["--exit-code"], [FEW_PROMPTS], 7, "PROVISIONAL, leaning YES. With K = 3"),
-        (["--exit-code"], [row(status="oom")], 7, "UNCLEAR. No cell was measured that could be recommended"),
-        (["--exit-code"], [row(method="baseline", k=0)], 7, "nothing to judge: no cell with a draft was measured"),
-        (
-            ["--exit-code"],
-            [YES, OPEN | {"dataset": "a"}, NO | {"dataset": "b"}, NO | {"dataset": "c"}],
-            3,
-            "; and 1 more",
-        ),
-        (["--exit-code"], [YES, OPEN | {"dataset": "a"}], 7, "on a: UNCLEAR"),
-        (["--fail-under", "1.5"], [YES], 0, ""),
-        (["--fail-under", "0.9"], [OPEN], 0, ""),
-        (["--fail-under", "1.6"], [YES], 7, "it is not certain that the speedup is at least 1.6× on xsum: YES. With"),
-        (["--fail-under", "1.8"], [YES], 3, "the speedup is below 1.8× on xsum: YES. With K = 3, decoding is 1.62×"),
-        (["--fail-under", "1.1"], [NO], 3, "the speedup is below 1.1× on xsum: NO"),
-        (["--fail-under", "1.1"], [FEW_PROMPTS], 7, "PROVISIONAL"),
-        (["--fail-under", "1.1"], [row(acceptance="0.9")], 7, "Synthetic acceptance"),
-        (["--fail-under", "1.1", "--exit-code"], [YES], 2, "leave out --exit-code"),
-        (["--fail-under", "nan"], [YES], 2, "--fail-under takes a speedup such as 1.1"),
-        (["--fail-under", "0"], [YES], 2, "--fail-under takes a speedup such as 1.1"),
-    ],
-)
+@pytest.mark.parametrize(("options", "rows", "code", "line"), ENDS)
 @pytest.mark.parametrize("style", ["table", "json"])
 def test_the_exit_code_is_the_answer_where_that_is_wanted(
-    command: Command, tmp_path: Path, options: list[str], rows: list[dict[str, Any]], code: int, line: str, style: str
+    command: Command, tmp_path: Path, options: str, rows: list[dict[str, Any]], code: int, line: str, style: str
 ) -> None:
-    found = command("verdict", write(tmp_path / "one", *rows), *options, "--format", style)
+    found = command("verdict", write(tmp_path / "one", *rows), *options.split(), "--format", style)
     assert (found.code, line in found.err) == (code, True), found.err
     assert bool(found.out) == (code != 2 and bool(style == "json" or "nothing to judge" not in line))
 
 
-def test_the_command_prints_json_without_nan(command: Command, tmp_path: Path) -> None:
+def test_the_command_prints_json_without_nan_and_of_a_run_without_a_draft_that_there_is_nothing_to_judge(
+    command: Command, tmp_path: Path
+) -> None:
     run = write(tmp_path / "one", row(1, 1.03), row(8, speedup=math.nan, status="nan"))
     found = command("verdict", run, "--format", "json")
     (document,) = json.loads(found.out, parse_constant=pytest.fail)
     assert (found.code, document["answer"], document["left_out"]) == (0, "UNCLEAR", ["K = 8: nan"])
+    found = command("verdict", write(tmp_path / "two", row(0, method="baseline")))
+    assert (found.code, found.out, "nothing to judge" in found.err) == (0, "", True)
 
 
-def test_the_command_says_how_to_settle_it(command: Command, tmp_path: Path) -> None:
+def test_the_command_says_how_to_settle_it_and_without_that_of_the_run_there_is_a_hint(
+    command: Command, tmp_path: Path
+) -> None:
     run = write(tmp_path / "one", row(prompts=3), command="specbench run --limit 3 --template 'a `b`_$c'")
     again = "specbench run --template 'a `b`_$c' --limit 20"
     assert command("verdict", run).out.splitlines() == [
@@ -502,13 +485,10 @@ def test_the_command_says_how_to_settle_it(command: Command, tmp_path: Path) -> 
     (found,) = json.loads(command("verdict", run, "--format", "json").out)
     assert (found["answer"], found["leaning"], found["command"]) == ("PROVISIONAL", "YES", again)
     assert (found["reasons"], found["settle"]) == (["only 3 prompts (20 needed)"], "settle it")
-
-
-@pytest.mark.parametrize("content", [None, "", 3, "\x00"])
-def test_without_the_command_of_the_run_there_is_a_hint(content: Any, command: Command, tmp_path: Path) -> None:
-    run = write(tmp_path / "one", row(prompts=3), command=content)
-    told = command("verdict", run / "results.csv").out.splitlines()
-    assert told[-1] == "next: settle it: the same run with --limit 20"
+    for n, content in enumerate((None, "", 3, "\x00")):
+        run = write(tmp_path / f"hint{n}", row(prompts=3), command=content)
+        told = command("verdict", run / "results.csv").out.splitlines()
+        assert told[-1] == "next: settle it: the same run with --limit 20"
 
 
 def test_each_of_several_runs_has_its_own_command(command: Command, tmp_path: Path) -> None:
@@ -523,9 +503,3 @@ def test_each_of_several_runs_has_its_own_command(command: Command, tmp_path: Pa
     same = [write(tmp_path / n, row(k, 0.8, prompts=3), command=made(n)) for k, n in ((1, "three"), (2, "four"))]
     told = command("verdict", *(run / "results.csv" for run in same)).out.splitlines()
     assert told[-1] == "next: settle it: the same run with --limit 20", "neither alone settles a no"
-
-
-def test_a_run_without_a_draft_is_said_to_have_nothing_to_judge(command: Command, tmp_path: Path) -> None:
-    found = command("verdict", write(tmp_path / "one", row(0, method="baseline")))
-    assert (found.code, found.out) == (0, "")
-    assert "nothing to judge" in found.err
