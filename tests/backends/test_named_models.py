@@ -13,6 +13,7 @@ from specbench.backends.native import open_pair
 from specbench.backends.roles import kept_layers, stands_for, trail
 from specbench.measure.grid import cells
 from specbench.measure.parsing import with_models
+from specbench.results.reading import read_run
 from specbench.spec import RunSpec, named_models, written_models
 from tests.support.checkpoints import llama
 from tests.support.frontdoor import SHORT, Command
@@ -127,20 +128,14 @@ def test_a_name_leads_to_a_checkpoint_and_says_which_layers_are_kept(
 
 @pytest.mark.processor
 def test_two_small_models_of_ones_own(run: Command, second: Path, tmp_path: Path) -> None:
-    found = run("--method", method_file(tmp_path, merge_of("draft", "second")), "--model", f"second={second}").ok()
-    (row,) = found.table()
+    found = run("--method", method_file(tmp_path, merge_of("draft", "second")), "--model", f"second={second}")
+    row = found.row()
     assert (row["status"], row["lossless"], row["model"]) == ("ok", "identical", f"second={second}")
     assert (row["second_source"], row["second_commit"], row["second_dtype_resolved"]) == (str(second), "", "float32")
     assert row["draft_source"].endswith("draft")
     described = json.loads((found.folder / "run.json").read_text())
     assert RunSpec(**described["specs"][0]).key == row["cell"]
-    assert [cell.spec.model for cell in read(found.folder)] == [(("second", str(second)),)]
-
-
-def read(folder: Path) -> Any:
-    from specbench.results.reading import read_run
-
-    return read_run(folder).cells
+    assert [cell.spec.model for cell in read_run(found.folder).cells] == [(("second", str(second)),)]
 
 
 def test_a_cascade_of_three_models(run: Command, second: Path, tmp_path: Path) -> None:

@@ -34,8 +34,11 @@ def test_only_opening_a_pair_reads_files_and_chooses_threads(monkeypatch: pytest
     assert (again.name, again.context, again.warnings) == ("native", CONTEXT, ())
 
 
-def test_a_pair_describes_itself_in_columns(pair: Pair) -> None:
-    opened = open_pair([RunSpec(target=str(pair.target), draft=str(pair.draft), dtype="float64")])
+def test_the_native_backend_is_the_one_that_is_chosen_and_describes_its_pair_in_columns(pair: Pair) -> None:
+    opened = choose.backend_for([RunSpec(target=str(pair.target), draft=str(pair.draft), dtype="float64")])
+    assert isinstance(opened, native.Native)
+    assert networks_of(opened, "a test") is opened
+    assert opened.depth == 2
     assert opened.describe() == {
         "tier_resolved": "eager", "tier_refused": "", "scale_model": "", "draft_vocabulary_resolved": "",
         "vocabulary_resolved": "", "vocabulary_shared": "",
@@ -62,13 +65,6 @@ def test_what_is_still_to_come_keeps_its_arms_whatever_its_prompts(pair: Pair, m
     assert len(made) == 2
     opened.prepare(other, 16)
     assert len(made) == 3
-
-
-def test_the_native_backend_is_the_one_that_is_chosen_and_gives_its_networks(pair: Pair) -> None:
-    backend = choose.backend_for([RunSpec(target=str(pair.target), draft=str(pair.draft))])
-    assert isinstance(backend, native.Native)
-    assert networks_of(backend, "a test") is backend
-    assert networks_of(backend, "a test").depth == 2
 
 
 def test_a_run_counts_the_experts_of_its_target(command: Command, tmp_path: Path) -> None:

@@ -54,23 +54,18 @@ def decoded(found: Outcome) -> list[Any]:
     return [(one.prompt, one.cluster, one.method.tokens, one.method.rounds) for one in found.samples()]
 
 
-def check_learning(found: Outcome) -> None:
-    """The row says what is carried, and the prompts are decoded in the order of the file."""
-    (row,) = found.table()
-    assert (row["carries"], row["prompts"], row["draws"]) == ("Distilled", "9", "5")
-    assert 0 < float(row["update_share"]) < 1
-    assert float(row["speedup_elsewhere"]) > float(row["speedup"])
-    assert [one["category"] for one in found.table("samples.csv")] == [*"aaabbbccc"]
-    assert "its interval is over 5 blocks of consecutive prompts" in " ".join(found.out.split())
-
-
 @pytest.mark.parametrize("turns", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_a_run_that_was_cut_off_goes_on_with_the_draft_that_it_had(
     online: Command, command: Command, turns: int, tmp_path: Path
 ) -> None:
     """Tokens and counts are those of the run that nothing had cut off; the draft has learned from all of them."""
-    whole = online("--temperature", 1, "--warmup", 1).ok()
-    check_learning(whole)
+    whole = online("--temperature", 1, "--warmup", 1)
+    row = whole.row()
+    assert (row["carries"], row["prompts"], row["draws"]) == ("Distilled", "9", "5")
+    assert 0 < float(row["update_share"]) < 1
+    assert float(row["speedup_elsewhere"]) > float(row["speedup"])
+    assert [one["category"] for one in whole.table("samples.csv")] == [*"aaabbbccc"], "in the order of the file"
+    assert "its interval is over 5 blocks of consecutive prompts" in " ".join(whole.out.split())
     unbroken, lines = decoded(whole), (whole.folder / journal.FILE).read_bytes().splitlines(keepends=True)
     assert len(lines) == 1 + 9 + 1  # the cell begins, its prompts, it ends
     (whole.folder / journal.FILE).write_bytes(b"".join(lines[: 1 + turns]))
@@ -82,30 +77,32 @@ def test_a_run_that_was_cut_off_goes_on_with_the_draft_that_it_had(
     assert len(kept) == len(lines)
 
 
-def test_every_preparation_begins_with_the_draft_as_it_was(pair: Pair, quick: str) -> None:
+@pytest.fixture
+def loaded(pair: Pair, quick: str) -> tuple[RunSpec, Any]:
     spec = RunSpec(target=str(pair.target), draft=str(pair.draft), method=quick, temperature=1.0, max_new_tokens=12)
     backend = open_pair([spec])
     backend.load()
-    texts, before = [[n, n + 1, n + 2] for n in range(6)], weights_of(backend.modules["draft"])
-    runs = []
+    return spec, backend
+
+
+def test_every_preparation_begins_with_the_draft_as_it_was(loaded: tuple[RunSpec, Any]) -> None:
+    spec, backend = loaded
+    texts, weights = [[n, n + 1, n + 2] for n in range(6)], list(backend.modules["draft"].parameters())
+    runs, before = [], [weight.detach().clone() for weight in weights]
     for _ in range(2):
         decode = backend.prepare(spec, 3)
         runs.append([decode([text], [seed])[0] for seed, text in enumerate(texts)])
     first, second = ([(one.tokens, one.rounds) for one in run] for run in runs)
     assert first == second
-    assert all(torch.equal(a, b) for a, b in zip(weights_of(backend.modules["draft"]), before, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(weights, before, strict=True))
     assert backend.warnings == ()
 
 
-def weights_of(network: Any) -> list[torch.Tensor]:
-    return [weight.detach().clone() for weight in network.parameters()]
-
-
-def test_updates_that_broke_the_draft_are_said_once(pair: Pair, quick: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_that_broke_the_draft_are_said_once(
+    loaded: tuple[RunSpec, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Learning, "teach", lambda *rest: "its loss or gradient is not a number")
-    spec = RunSpec(target=str(pair.target), draft=str(pair.draft), method=quick, temperature=1.0, max_new_tokens=12)
-    backend = open_pair([spec])
-    backend.load()
+    spec, backend = loaded
     decode = backend.prepare(spec, 3)
     for seed in range(4):
         decode([[1, 2, 3]], [seed])

@@ -27,13 +27,9 @@ def start() -> Iterator[Start]:
         child.close()
 
 
-def test_every_line_is_answered_by_a_line(start: Start) -> None:
+def test_every_line_is_answered_by_a_line_and_it_ends_when_it_is_closed(start: Start) -> None:
     child = start("for line in sys.stdin: print(line.strip(), flush=True)")
     assert [child.ask({"n": n}, 60) for n in (1, 2)] == [{"n": 1}, {"n": 2}]
-
-
-def test_it_ends_when_it_is_closed(start: Start) -> None:
-    child = start("for line in sys.stdin: print('{}', flush=True)")
     child.close()
     assert child.process.returncode == 0
 
@@ -71,12 +67,9 @@ def test_a_process_that_hangs_is_ended(start: Start) -> None:
         child.ask({}, 60)
 
 
-def test_a_program_that_is_not_there_is_one_line() -> None:
+def test_a_program_that_is_not_there_is_one_line_and_of_a_log_the_last_error_is_the_reason() -> None:
     with pytest.raises(UnusableModelError, match="engine: cannot run /no/such/python: No such file"):
         Child("engine", ["/no/such/python"], {})
-
-
-def test_of_a_log_the_last_error_is_the_reason() -> None:
     assert reason("start\nValueError: a\nRuntimeError: b\n  note\n") == "RuntimeError: b"
     assert reason("one\ntwo\n") == "two"
 

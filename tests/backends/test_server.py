@@ -1,5 +1,6 @@
 """Servers as engines: what is counted of their answers, and the one line that everything that goes wrong costs."""
 
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -55,16 +56,13 @@ def shape(trace: Trace) -> list[tuple[int, int, int]]:
 # --- what is counted --------------------------------------------------------------------------------------------------
 
 
-def test_a_request_says_what_the_spec_says_and_no_more(stack: ExitStack) -> None:
+def test_a_request_says_what_the_spec_says_and_no_more_is_timed_and_its_text_kept(stack: ExitStack) -> None:
     drafting = Model(k=3)
-    decoded(spec_of(stack, drafting, temperature=0.5, top_p=0.9, ignore_eos=True))
+    traces = decoded(spec_of(stack, drafting, temperature=0.5, top_p=0.9, ignore_eos=True))
     common = {"model": "tiny", "max_tokens": NEW, "temperature": 0.5, "top_p": 0.9, "ignore_eos": True, "stream": True}
     common |= {"stream_options": {"include_usage": True}, "presence_penalty": 0.0, "frequency_penalty": 0.0}
     assert drafting.requests == [{**common, "prompt": p, "seed": s} for p, s in zip(PROMPTS, (5, 6), strict=True)]
-
-
-def test_every_request_is_timed_and_its_text_kept(stack: ExitStack) -> None:
-    for text, trace in zip(PROMPTS, decoded(spec_of(stack, Model(k=3))), strict=True):
+    for text, trace in zip(PROMPTS, traces, strict=True):
         assert trace.tokens == pieces("".join(text_of(text, NEW)), NEW)
         assert len(trace.tokens) == NEW
         assert trace.seconds > 0
@@ -112,7 +110,7 @@ def test_requests_fly_together_and_share_their_time(stack: ExitStack) -> None:
     assert sum(one.drafted for trace in traces for one in trace.rounds) == 3 * len(drafting.drafts)
 
 
-def test_counters_are_read_by_either_prefix() -> None:
+def test_counters_are_read_by_either_prefix_and_what_is_left_of_an_answer_is_decoded_without_a_draft() -> None:
     text = (
         "# TYPE llamacpp:spec_decode_num_drafts_total counter\nllamacpp:spec_decode_num_drafts_total 4\n"
         "llamacpp:spec_decode_num_draft_tokens_total 16\nllamacpp:spec_decode_num_accepted_tokens_total 7\n"
@@ -122,9 +120,6 @@ def test_counters_are_read_by_either_prefix() -> None:
     assert counters_in(text) == Counters(4, 16, 7, (4, 3))
     assert Counters(4, 16, 7, (4, 3)).since(Counters(1, 4, 1, (1,))) == Counters(3, 12, 6, (3, 3))
     assert counters_in("vllm:num_requests 3\n") is None
-
-
-def test_what_is_left_of_an_answer_is_decoded_without_a_draft() -> None:
     record = Counters(1, 3, 1, (1, 0, 0)).record(1)
     assert record is not None
     (found,) = acceptance.divided(record, [6], 3)
@@ -132,8 +127,7 @@ def test_what_is_left_of_an_answer_is_decoded_without_a_draft() -> None:
 
 
 def test_texts_are_compared_as_texts() -> None:
-    assert pieces("the same", 5) == pieces("the same", 5)
-    assert pieces("the same", 5) != pieces("the sbme", 5)
+    assert pieces("the same", 5) == pieces("the same", 5) != pieces("the sbme", 5)
     assert pieces("a long token, its end", 2) != pieces("a long token, its enD", 2)
     assert len(pieces("é", 4)) == 4
 
@@ -269,62 +263,59 @@ def test_counters_that_do_not_come_are_waited_for_once(
     assert list(engine.warnings) == [f"acceptance from {acceptance.TOTALS}"]
 
 
-@pytest.mark.parametrize("value", ["1e999", "-inf", "nan", "-3", "1.5", "1.2.3", "e+e", "9" * 5000])
-def test_a_counter_that_is_no_count_is_one_line(stack: ExitStack, value: str) -> None:
-    body = f"vllm:spec_decode_num_drafts_total {value}\n"
-    drafting = Model(k=3, raw={"/metrics": lambda: [OK + b"\r\n" + body.encode()]})
-    with pytest.raises(ServerError, match=r"its counters \(/metrics\) have '.*' instead of a count"):
+def totals(drafts: float, drafted: float, accepted: float) -> str:
+    names = {"drafts": drafts, "draft_tokens": drafted, "accepted_tokens": accepted}
+    return "\n".join(f"vllm:spec_decode_num_{name}_total {value}" for name, value in names.items())
+
+
+NO_COUNTS = ("1e999", "-inf", "nan", "-3", "1.5", "1.2.3", "e+e", "9" * 5000)
+PAGES: list[tuple[list[str], str]] = [
+    *(([f"vllm:spec_decode_num_drafts_total {value}\n"], r"its counters \(/metrics\) have '.*' instead of a count")
+      for value in NO_COUNTS),
+    ([totals(9, 27, 9), totals(3, 9, 3)], "decreased: it was restarted"),
+    ([totals(0, 0, 0), totals(1e308, 1e308, 0)], "rose by 1[0-9]{79} rounds"),
+    ([totals(0, 0, 0), totals(1e15, 1e15, 0)],
+     "rose by 10{15} rounds, 10{15} drafted and 0 accepted tokens for at most 28"),
+    ([totals(0, 0, 0), totals(4, 1e15, 0)], "rose by 4 rounds, 10{15} drafted"),
+    ([totals(0, 0, 0), totals(4, 12, 13)], "12 drafted and 13 accepted"),
+]  # fmt: skip
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("pages", "line"), PAGES, ids=range(len(PAGES)))
+def test_counters_that_are_no_counts_or_cannot_rise_so_are_one_line(
+    stack: ExitStack, pages: list[str], line: str
+) -> None:
+    left = iter([*pages, pages[-1]])
+    drafting = Model(k=3, raw={"/metrics": lambda: [OK + b"\r\n" + next(left).encode()]})
+    with pytest.raises(ServerError, match=line):
         decoded(spec_of(stack, drafting))
 
 
-def test_a_place_in_a_draft_that_no_engine_has_is_refused() -> None:
+def test_a_place_in_a_draft_that_no_engine_has_is_refused_and_labels_without_an_end_cost_little() -> None:
     for place in ("1024", "99999999999", "9" * 5000):
         text = f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} 1.0\n'
         with pytest.raises(ValueError, match="instead of a count"):
             counters_in("vllm:spec_decode_num_drafts_total 1.0\n" + text)
-
-
-def test_labels_without_an_end_cost_little() -> None:
     began = time.monotonic()
     assert counters_in("vllm:spec_decode_num_drafts{\n" * 20_000) is None
     assert time.monotonic() - began < 2  # over a minute where labels may go on over lines
 
 
-def totals(drafts: float, drafted: float, accepted: float) -> bytes:
-    names = {"drafts": drafts, "draft_tokens": drafted, "accepted_tokens": accepted}
-    lines = [f"vllm:spec_decode_num_{name}_total {value}" for name, value in names.items()]
-    return OK + b"\r\n" + "\n".join(lines).encode()
+IMPOSSIBLE = [
+    *(({"usage": {"completion_tokens": n}}, f"the server counts {str(n)[:80]} tokens")
+      for n in (NEW + 1, 10**6, 10**400, 0, -5, True, 3.0, "12")),
+    *(({"timings": {"draft_n": drafted, "draft_n_accepted": accepted}},
+       r"\(timings\).* counts .* see the server's log|an answer reports")
+      for drafted, accepted in ((10**12, 3), (10**400, 3), (3, 4), (3, -1), (-(10**12), -(10**12)))),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "line"),
-    [
-        ((9, 27, 9), (3, 9, 3), "decreased: it was restarted"),
-        ((0, 0, 0), (1e308, 1e308, 0), "rose by 1[0-9]{79} rounds"),
-        ((0, 0, 0), (1e15, 1e15, 0), "rose by 10{15} rounds, 10{15} drafted and 0 accepted tokens for at most 28"),
-        ((0, 0, 0), (4, 1e15, 0), "rose by 4 rounds, 10{15} drafted"),
-        ((0, 0, 0), (4, 12, 13), "12 drafted and 13 accepted"),
-    ],
-)
-def test_counters_that_cannot_rise_so_are_one_line(stack: ExitStack, before: Any, after: Any, line: str) -> None:
-    pages = iter([totals(*before), totals(*after)])
-    drafting = Model(k=3, raw={"/metrics": lambda: [next(pages)]})
+@pytest.mark.whole
+@pytest.mark.parametrize(("says", "line"), IMPOSSIBLE, ids=range(len(IMPOSSIBLE)))
+def test_counts_that_cannot_be_in_an_answer_are_one_line(stack: ExitStack, says: Any, line: str) -> None:
     with pytest.raises(ServerError, match=line):
-        decoded(spec_of(stack, drafting))
-
-
-@pytest.mark.parametrize("tokens", [NEW + 1, 10**6, 10**400, 0, -5, True, 3.0, "12"])
-def test_tokens_that_cannot_be_in_an_answer_are_one_line(stack: ExitStack, tokens: Any) -> None:
-    drafting = Model(k=3, says={"usage": {"completion_tokens": tokens}})
-    with pytest.raises(ServerError, match=f"the server counts {str(tokens)[:80]} tokens"):
-        decoded(spec_of(stack, drafting))
-
-
-@pytest.mark.parametrize(("drafted", "accepted"), [(10**12, 3), (10**400, 3), (3, 4), (3, -1), (-(10**12), -(10**12))])
-def test_totals_that_cannot_be_are_one_line(stack: ExitStack, drafted: int, accepted: int) -> None:
-    drafting = Model(k=3, says={"timings": {"draft_n": drafted, "draft_n_accepted": accepted}})
-    with pytest.raises(ServerError, match=r"\(timings\).* counts .* see the server's log|an answer reports"):
-        decoded(spec_of(stack, drafting))
+        decoded(spec_of(stack, Model(k=3, says=says)))
 
 
 def test_a_server_that_is_not_there_or_serves_something_else_is_refused_before_anything_is_asked() -> None:
@@ -345,9 +336,11 @@ def test_a_baseline_that_drafts_is_refused(stack: ExitStack, tells: Any) -> None
         decoded(spec.baseline)
 
 
-def test_a_url_may_end_as_clients_of_openai_write_it() -> None:
-    with serving(Model()) as url:
-        assert Client(f"{url}/v1/").models() == Client(url).models() == [{"id": "tiny"}]
+def test_a_url_may_end_as_clients_of_openai_write_it_and_without_a_certificate_is_one_line(stack: ExitStack) -> None:
+    url = stack.enter_context(serving(Model()))
+    assert Client(f"{url}/v1/").models() == Client(url).models() == [{"id": "tiny"}]
+    with pytest.raises(ServerError, match=r"^[^\n]*(no server is there|connection was lost)[^\n]*$"):
+        Client(url.replace("http:", "https:")).models()  # it answers without TLS
 
 
 @pytest.mark.parametrize(
@@ -382,13 +375,6 @@ def test_proxies_are_those_of_the_environment(stack: ExitStack, monkeypatch: pyt
     with pytest.raises(ServerError, match="answered 404"):  # it is asked for the whole URL, as proxies are
         Client("http://far.example").models()
     assert proxy.paths == ["http://far.example/v1/models"]
-
-
-def test_what_a_certificate_does_not_prove_is_one_line(stack: ExitStack) -> None:
-    url = stack.enter_context(serving(Model())).replace("http:", "https:")  # it answers without TLS
-    with pytest.raises(ServerError, match=r"no server is there|connection was lost") as refused:
-        Client(url).models()
-    assert "\n" not in str(refused.value)
 
 
 PINGS = b': keep-alive\n\nevent: trtllm.perf_metrics\ndata: {"kv": 1}\n\n'
@@ -472,7 +458,7 @@ def ran(stack: ExitStack, command: Command, data: str) -> Command:
     return call
 
 
-def test_a_run_over_two_servers(ran: Command) -> None:
+def test_a_run_over_two_servers_and_over_one_alone_as_a_baseline(ran: Command) -> None:
     found = ran(Model(k=3, reports="positions"), "--k", 3, "--warmup", 1, "--concurrency", "1,2", plain=Model()).ok()
     assert "by requests in flight, speculation " in found.out
     for row in found.table():
@@ -482,6 +468,9 @@ def test_a_run_over_two_servers(ran: Command) -> None:
         assert float(row["tokens_per_round"]) == pytest.approx(12 / 7)
         assert "lengths of prompts are in bytes" in row["engine_notes"]
     assert f"note: acceptance from {acceptance.COUNTERS}" in found.err
+    shutil.rmtree(found.cwd / "results")
+    alone = ran(Model(), "--method", "baseline", "--warmup", 0).ok()
+    assert float(alone.table()[0]["baseline_tokens_per_second"]) > 0
 
 
 def test_a_server_that_fails_on_the_way_costs_its_cell_one_line(ran: Command) -> None:
@@ -490,8 +479,3 @@ def test_a_server_that_fails_on_the_way_costs_its_cell_one_line(ran: Command) ->
     assert "the server answered 500" in found.err.splitlines()[-1]
     (row,) = found.table()
     assert (row["status"], "answered 500" in row["error"]) == ("error", True)
-
-
-def test_one_server_alone_is_measured_as_a_baseline(ran: Command) -> None:
-    found = ran(Model(), "--method", "baseline", "--warmup", 0).ok()
-    assert float(found.table()[0]["baseline_tokens_per_second"]) > 0

@@ -40,12 +40,14 @@ def counts(trace: Trace) -> list[tuple[int, int, int]]:
 
 @pytest.mark.parametrize("ignore_eos", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("method", ["baseline", "chain", "prompt-lookup", "early-exit"])
-def test_greedy_rounds_are_those_of_our_own_loop(pair: Pair, method: str, ignore_eos: bool) -> None:
+def test_greedy_rounds_and_overlaps_are_those_of_our_own_loop(pair: Pair, method: str, ignore_eos: bool) -> None:
     ours, theirs = (
         decoded(spec_of(pair, name, method=method, ignore_eos=ignore_eos)) for name in ("native", "transformers")
     )
     assert [one.tokens for one in theirs] == [one.tokens for one in ours]
     assert [counts(one) for one in theirs] == [counts(one) for one in ours]
+    overlaps = [[[round(x, 9) for x in one.overlap] for one in trace.rounds] for trace in ours]
+    assert [[list(one.overlap) for one in trace.rounds] for trace in theirs] == overlaps
     assert any(len(one.tokens) < NEW for one in ours) is not ignore_eos, "an end of sequence is met"
     assert all(t.seconds > 0 and t.prefill_seconds > 0 and t.spans["verify"] > 0 for t in theirs)
 
@@ -61,12 +63,6 @@ def test_k_is_honoured_in_every_round_but_for_the_end(pair: Pair, method: str, k
         assert left == 0
 
 
-def test_greedy_acceptance_is_the_overlap_that_our_own_loop_computes(pair: Pair) -> None:
-    ours, theirs = (decoded(spec_of(pair, name, ignore_eos=True)) for name in ("native", "transformers"))
-    overlaps = [[[round(x, 9) for x in one.overlap] for one in trace.rounds] for trace in ours]
-    assert [[list(one.overlap) for one in trace.rounds] for trace in theirs] == overlaps
-
-
 def test_sampling_follows_the_seed_of_every_prompt_and_leaves_the_generator_alone(pair: Pair) -> None:
     before = torch.random.get_rng_state()
     spec = spec_of(pair, "transformers", temperature=1.0, ignore_eos=True)
@@ -76,10 +72,18 @@ def test_sampling_follows_the_seed_of_every_prompt_and_leaves_the_generator_alon
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_sampling_from_the_likeliest_token_alone_is_greedy(pair: Pair) -> None:
-    greedy = decoded(spec_of(pair, "native", ignore_eos=True))
+def test_sampling_from_the_likeliest_token_alone_is_greedy_and_settings_with_a_checkpoint_change_no_text(
+    pair: Pair,
+) -> None:
+    greedy = [one.tokens for one in decoded(spec_of(pair, "native", ignore_eos=True))]
     drawn = decoded(spec_of(pair, "transformers", temperature=1.0, top_k=1, ignore_eos=True))
-    assert [one.tokens for one in drawn] == [one.tokens for one in greedy]
+    assert [one.tokens for one in drawn] == greedy
+    spec = spec_of(pair, "transformers", ignore_eos=True)
+    engine = choose.backend_for([spec])
+    engine.load()
+    assert isinstance(engine, Transformers)
+    engine.inner.network("target").generation_config.update(repetition_penalty=5.0, min_new_tokens=9)
+    assert [one.tokens for one in engine.prepare(spec, 7)(PROMPTS, SEEDS)] == greedy
 
 
 def test_a_law_has_nothing_but_what_is_asked_for() -> None:
@@ -87,16 +91,6 @@ def test_a_law_has_nothing_but_what_is_asked_for() -> None:
     assert (law["top_k"], law["eos_token_id"]) == (0, None), "its own default is the best 50"
     assert not {"top_p", "min_p", "eta_cutoff"} & set(law)
     assert generate.settings_of(RunSpec(temperature=1.0, eta=0.01), [7])["eta_cutoff"] == 0.01
-
-
-def test_settings_of_generation_that_come_with_a_checkpoint_change_no_text(pair: Pair) -> None:
-    spec = spec_of(pair, "transformers", ignore_eos=True)
-    engine = choose.backend_for([spec])
-    engine.load()
-    assert isinstance(engine, Transformers)
-    engine.inner.network("target").generation_config.update(repetition_penalty=5.0, min_new_tokens=9)
-    traces = engine.prepare(spec, 7)(PROMPTS, SEEDS)
-    assert [one.tokens for one in traces] == [one.tokens for one in decoded(spec_of(pair, "native", ignore_eos=True))]
 
 
 def test_two_tokenizers_are_joined_by_universal_assisted_decoding(tmp_path: Path) -> None:

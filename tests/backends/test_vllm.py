@@ -66,36 +66,22 @@ def test_both_arms_decode_in_processes_of_their_own(pair: Pair) -> None:
     assert backend._served == {}
 
 
-def test_a_sequence_ends_where_the_target_says(pair: Pair) -> None:
-    backend, spec = arms_of(pair)
-    try:
-        (trace,) = backend.prepare(spec, 4)([[EOS - 3]], [0])
-    finally:
-        backend.unload()
-    assert trace.tokens == (EOS - 2, EOS - 1, EOS)
-
-
-def test_what_was_prepared_for_others_is_ended(pair: Pair) -> None:
+def test_a_sequence_ends_where_the_target_says_and_what_was_prepared_for_others_is_ended(pair: Pair) -> None:
     backend, spec = arms_of(pair)
     try:
         backend.prepare(spec.baseline, 4)
-        backend.prepare(spec, 4)
+        (trace,) = backend.prepare(spec, 4)([[EOS - 3]], [0])
         (process,) = [one.process for key, one in backend._served.items() if "speculative" in key]
         backend.keep([spec.baseline])
         assert (len(backend._served), process.returncode) == (1, 0)
     finally:
         backend.unload()
+    assert trace.tokens == (EOS - 2, EOS - 1, EOS)
 
 
-def test_diverging_output_is_judged_by_the_networks_of_the_pair(pair: Pair) -> None:
-    backend, _ = arms_of(pair)
-    assert not backend.inner.modules
-    assert backend.scores([1, 2, 3, 4], 2, 1).shape == (2, 64)
-    assert backend.judge() is backend.inner
-    backend.unload()
-
-
-def test_every_process_has_weights_of_its_own(pair: Pair) -> None:
+def test_every_process_has_weights_of_its_own_and_diverging_output_is_judged_by_networks_of_the_pair(
+    pair: Pair,
+) -> None:
     backend, spec = arms_of(pair)
     ours, found = (one.demand([Held([spec], 4)]) for one in (backend.inner, backend))
     assert ours is not None
@@ -103,6 +89,10 @@ def test_every_process_has_weights_of_its_own(pair: Pair) -> None:
     weights = [sum(part.size for part in one.parts if part.kind == "weights") for one in (ours, found)]
     assert weights[1] == 2 * weights[0]
     assert sum(part.size for part in found.parts) > 2 * RUNTIME
+    assert not backend.inner.modules
+    assert backend.scores([1, 2, 3, 4], 2, 1).shape == (2, 64)
+    assert backend.judge() is backend.inner
+    backend.unload()
 
 
 @pytest.mark.slow
@@ -193,12 +183,9 @@ def test_options_of_the_engine_go_to_it_as_they_are(pair: Pair) -> None:
     assert (alone in variables(Path("p"), found), variables(Path("p"), started(pair))[alone]) == (False, "0")
 
 
-def test_a_build_for_another_device_is_refused() -> None:
+def test_a_build_for_another_device_is_refused_and_a_known_fault_stands_in_the_notes_of_the_row(pair: Pair) -> None:
     with pytest.raises(UnusableModelError, match="this build computes on cpu, and the pair is on cuda"):
         refuse_elsewhere({"device": "cpu"}, {"device": "cuda"})
-
-
-def test_a_known_fault_stands_in_the_notes_of_the_row(pair: Pair) -> None:
     (greedy, plain), (drawn, spec) = arms_of(pair), arms_of(pair, temperature=1.0)
     assert vllm.BUG in drawn.notes(spec)
     assert vllm.BUG not in [*drawn.notes(spec.baseline), *greedy.notes(plain)]

@@ -123,12 +123,6 @@ def test_very_verbose_shows_the_traceback_before_the_line(run: Command) -> None:
     assert found.err.splitlines()[-1].startswith("specbench: unknown method 'nope'")
 
 
-def test_no_command_at_all_shows_the_help(command: Command) -> None:
-    found = command()
-    assert (found.code, found.err) == (2, "")
-    assert "predict" in found.out
-
-
 def test_a_panic_of_the_tokenizers_library_is_one_line(run: Command, pair: Pair, tmp_path: Path) -> None:
     place = shutil.copytree(pair.target, tmp_path / "slow")
     file = place / "tokenizer.json"

@@ -60,17 +60,6 @@ def test_a_gated_alias_ends_with_4_and_one_line(
     assert not (tmp_path / "results").exists()
 
 
-def test_a_data_set_that_cannot_be_had_ends_with_2_before_weights_are_read(
-    command: Command, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with serving() as server:
-        use(server.url, tmp_path / "cache", monkeypatch)
-        found = command("run", *pair.options, "--dataset", "humaneval", *SMALL)
-    assert found.code == 2
-    assert "data set humaneval (openai/openai_humaneval) does not exist (at http" in found.line
-    assert "--dataset code or articles" in found.line
-
-
 def test_any_data_set_of_the_hub_is_measured_and_a_split_that_it_lacks_is_refused_before_weights_are_read(
     command: Command, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

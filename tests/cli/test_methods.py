@@ -15,13 +15,10 @@ def test_the_list_has_every_method_with_its_paper(command: Command) -> None:
     rows = json.loads(command("methods", "--format", "json").out)
     assert [row["name"] for row in rows] == list(methods())
     assert all(row["paper"] and row["summary"] for row in rows)
-    assert {row["name"] for row in rows if row["lossless"] == "NO"} == {
-        *("typical", "lenience", "relaxed", "relaxed-everywhere"),
-    }
-    known = {row["name"]: row for row in rows}
-    assert known["chain"]["needs"] == "target, draft"
-    assert known["chain"]["parameters"] == "k, schedule"
-    assert (known["baseline"]["needs"], known["baseline"]["parameters"]) == ("target", "")
+    lossy = {"typical", "lenience", "relaxed", "relaxed-everywhere"}
+    assert {row["name"] for row in rows if row["lossless"] == "NO"} == lossy
+    known = {row["name"]: (row["needs"], row["parameters"]) for row in rows}
+    assert (known["chain"], known["baseline"]) == (("target, draft", "k, schedule"), ("target", ""))
 
 
 @pytest.mark.parametrize("style", ["table", "md", "csv", "jsonl"])
@@ -31,12 +28,6 @@ def test_every_format_names_every_method(command: Command, style: str) -> None:
     assert all(name in found.out for name in methods())
     if style == "csv":
         assert len(list(csv.DictReader(io.StringIO(found.out)))) == len(methods())
-
-
-def test_a_lossy_method_says_so(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = {"summary": "s", "paper": "p", "lossless": False, "method": {"Speculate": {"model": "target"}}}
-    monkeypatch.setattr("specbench.cli.machine.read_method", lambda name: content)
-    assert json.loads(command("methods", "--format", "json").out)[0]["lossless"] == "NO"
 
 
 def test_the_list_is_short_and_a_method_that_is_named_is_told_whole(command: Command) -> None:
@@ -52,15 +43,14 @@ def test_the_list_is_short_and_a_method_that_is_named_is_told_whole(command: Com
     assert "did you mean chain?" in wrong.err
 
 
-def test_numbers_in_a_file_are_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_in_a_file_are_parameters_and_those_of_a_part_inside_not_the_k_of_the_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert parameters("cascade") == ["k", "Cascade k [[k, 2], [0, 2]]"]
+    assert parameters("cascade-horizontal") == ["k", "Maxgram k 2"]
+    assert method_files.needs("cascade") == {"target", "draft"}
     tree = {"Speculate": {"drafter": {"Tree": {"model": "draft", "widths": [3, 2], "n": 2}}, "model": "target",
                           "verifier": "Rejection"}}  # fmt: skip
     monkeypatch.setattr(method_files, "read_method", lambda name: {"method": tree})
     assert parameters("tree") == ["widths [3, 2]", "n 2"]
     assert method_files.needs("tree") == {"target", "draft"}
-
-
-def test_numbers_of_a_part_inside_are_not_taken_for_the_k_of_the_command_line() -> None:
-    assert parameters("cascade") == ["k", "Cascade k [[k, 2], [0, 2]]"]
-    assert parameters("cascade-horizontal") == ["k", "Maxgram k 2"]
-    assert method_files.needs("cascade") == {"target", "draft"}

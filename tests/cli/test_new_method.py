@@ -56,22 +56,18 @@ def marking(file: Path) -> Path:
 # --- new-method -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_written_is_short_and_says_what_comes_next(command: Command, tmp_path: Path) -> None:
-    done = command("new-method", "my-own_2")
-    assert done.code == 0
+def test_what_is_written_is_short_says_what_comes_next_and_overwrites_nothing(command: Command, tmp_path: Path) -> None:
+    done, code, file = command("new-method", "my-own_2").ok(), tmp_path / "my-own_2.py", tmp_path / "my-own_2.yaml"
     assert "specbench run --method my-own_2.yaml" in done.out
     assert "specbench verify --method my-own_2.yaml" in done.out
-    assert len((tmp_path / "my-own_2.py").read_text().splitlines()) <= 35
-    content = read_method(str(tmp_path / "my-own_2.yaml"))
+    assert len(code.read_text().splitlines()) <= 35
+    content = read_method(str(file))
     assert (content["lossless"], content["paper"]) == (True, "unpublished")
-    assert python_files(str(tmp_path / "my-own_2.yaml")) == [tmp_path / "my-own_2.py"]
-
-
-def test_nothing_is_overwritten(command: Command, mine: Path) -> None:
-    mine.unlink()
-    before = mine.with_suffix(".py").read_bytes()
-    assert "mine.py already exists: choose another name" in command("new-method", "mine").line
-    assert (mine.exists(), mine.with_suffix(".py").read_bytes()) == (False, before)
+    assert python_files(str(file)) == [code]
+    file.unlink()
+    before = code.read_bytes()
+    assert "my-own_2.py already exists: choose another name" in command("new-method", "my-own_2").line
+    assert (file.exists(), code.read_bytes()) == (False, before)
 
 
 def test_it_runs_at_once_and_is_proven_exact(command: Command, run: Command, mine: Path) -> None:

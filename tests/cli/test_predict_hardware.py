@@ -92,30 +92,6 @@ def test_settings_are_axes_and_change_what_they_should(command: Command) -> None
     assert batched[1]["tokens_per_second"] > 5 * batched[0]["tokens_per_second"]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("--hardware", "h1000"), 2, "unknown hardware 'h1000' (did you mean h100"),
-        (("--hardware", "h100", "--alpha", "1.5"), 2, "alpha must be in [0, 1], got 1.5"),
-        (("--hardware", "h100", "--k", "0"), 2, "--k 0 drafts nothing"),
-        (("--hardware", "h100", "--c", "0.1", "--fleet"), 2, "leave out --c, --fleet"),
-        (("--hardware", "h100", "--price", "2"), 2, "add --fleet, or leave them out"),
-        (("--hardware", "h100", "--context", "many"), 2, "context"),
-        (("--hardware", "h100", "--target", "nothing-here"), 4, "unknown model 'nothing-here'"),
-        (("--hardware", "h100", "--quantize", "w8a8"), 2, "--quantize w8a8: its kernels on a GPU are not known here"),
-        (("--hardware", "cpu", "--batch", "4"), 2, "one sequence at a time"),
-        (("--alpha", "0.5", "--c", "0.1", "--target", "llama-7b"), 2, "leave out --target"),
-        (("--target", "llama-7b"), 2, "add --hardware, such as h100 or cpu"),
-    ],
-)
-def test_what_cannot_be_predicted_is_one_line(
-    command: Command, offline: None, words: Sequence[str], code: int, message: str
-) -> None:
-    found = command("predict", *words)
-    assert (found.code, found.out) == (code, "")
-    assert message in found.line
-
-
 @pytest.mark.usefixtures("offline")
 def test_a_folder_is_predicted_and_a_mixture_is_refused(command: Command, pair: Pair, tmp_path: Path) -> None:
     words = ("predict", "--hardware", "4090", *pair.options, "--alpha", "0.5", "--k", "2", "--tier", "eager")

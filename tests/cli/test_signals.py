@@ -92,7 +92,8 @@ def test_a_signal_before_anything_is_measured_leaves_nothing(run: Command, monke
     assert list((found.cwd / "results").iterdir()) == []
 
 
-def test_two_signals_at_once_are_one_request() -> None:
+def test_two_signals_at_once_are_one_request_and_one_that_is_ignored_already_stays_so() -> None:
+    """`nohup` means what it says."""
     heard = Heard()
     with pytest.raises(KeyboardInterrupt):
         heard.interrupt(signal.SIGHUP, None)
@@ -101,10 +102,6 @@ def test_two_signals_at_once_are_one_request() -> None:
     heard.at -= 2 * GRACE
     with pytest.raises(KeyboardInterrupt):
         heard.interrupt(signal.SIGTERM, None)
-
-
-def test_a_signal_that_is_ignored_already_stays_so() -> None:
-    """`nohup` means what it says."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with heeded() as heard:
         os.kill(os.getpid(), signal.SIGHUP)

@@ -30,14 +30,11 @@ class Broken(io.StringIO):
         return super().write(text)
 
 
-def test_what_nobody_reads_is_dropped() -> None:
+def test_what_nobody_reads_is_dropped_and_any_other_error_of_stdout_is_one() -> None:
     stream = Lasting(Broken(1, errno.EPIPE), BrokenPipeError)
     assert [stream.write(text) for text in ("a", "bc", "d")] == [1, 2, 1]
     stream.flush()
     assert stream.getvalue() == "a"
-
-
-def test_any_other_error_of_stdout_is_one() -> None:
     with pytest.raises(OSError, match="No space"):
         Lasting(Broken(0, errno.ENOSPC), BrokenPipeError).write("a")
 
@@ -59,18 +56,14 @@ def test_a_reader_that_has_seen_enough_is_no_error(monkeypatch: pytest.MonkeyPat
     assert (found, "specbench:" in err.getvalue()) == (0, False)
 
 
-def test_a_full_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_device_is_an_error_which_keeps_its_exit_code_and_closed_streams_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     err = io.StringIO()
     assert ended(monkeypatch, *PREDICT, out=Broken(0, errno.ENOSPC), err=err) == 2
     assert err.getvalue().splitlines()[-1] == "specbench: cannot use the output: No space left on device"
-
-
-def test_an_error_that_nobody_can_be_told_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in (errno.ENOSPC, errno.EPIPE, errno.EIO):
         assert ended(monkeypatch, "run", "--nope", out=io.StringIO(), err=Broken(0, number)) == 2
-
-
-def test_closed_streams_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for style in ("table", "csv"):
         assert ended(monkeypatch, *PREDICT, "--format", style) == 0
     assert ended(monkeypatch, "run", "--nope") == 2
@@ -93,18 +86,14 @@ def test_a_run_whose_reader_has_gone_names_its_folder(run: Any, monkeypatch: pyt
     assert f"results: results/{found.folder.name}" in found.err
 
 
-def test_a_width_that_can_be_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_width_that_can_be_is_kept_and_streams_are_as_they_were_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sys.stdout, sys.stderr
     for width in ("1", "80", "10000", "wide", ""):
         monkeypatch.setenv("COLUMNS", width)
         with streams():
             assert os.environ["COLUMNS"] == width
-
-
-def test_streams_are_as_they_were_afterwards() -> None:
-    before = sys.stdout, sys.stderr
-    with streams():
-        assert sys.stdout is not before[0]
-    assert (sys.stdout, sys.stderr) == before
+            assert sys.stdout is not before[0]
+        assert (sys.stdout, sys.stderr) == before
 
 
 @pytest.mark.slow

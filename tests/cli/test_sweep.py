@@ -1,11 +1,6 @@
 """`specbench sweep-k`, `sweep` and `--resume` as a user calls them, on a tiny pair."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +8,6 @@ import pytest
 import yaml
 from transformers import LlamaConfig
 
-from specbench.results.cells import Cell
-from specbench.results.reading import read_run
 from tests.support.frontdoor import Command, Outcome
 from tests.support.heads import write_head
 from tests.support.tinypair import Pair, prompts
@@ -30,19 +23,6 @@ def sweep_k(command: Command, pair: Pair, tmp_path: Path) -> Command:
         )
 
     return call
-
-
-def told(cells: list[Cell]) -> list[Any]:
-    """Everything about cells but how long things took."""
-    return [
-        (
-            c.spec,
-            c.status,
-            c.lossless,
-            [(s.prompt, s.turn, s.order, s.baseline.tokens, s.method.rounds) for s in c.samples],
-        )
-        for c in cells
-    ]
 
 
 def written(tmp_path: Path, **grid: Any) -> Path:
@@ -88,8 +68,6 @@ def test_lengths_of_prompts_by_lookahead_in_one_command(sweep_k: Command) -> Non
     ]  # fmt: skip
     assert [row["prompt_tokens"] for row in found.table("samples.csv")] == ["24", "24", "12", "12"]
     assert "speedup by context" in found.out
-    sweep_k("--k", "1", "--context", "4k").refused("--context 4096 is too long for these models: at most 38 tokens")
-    assert "--context '4x'" in sweep_k("--context", "4x").line
 
 
 # --- grids ------------------------------------------------------------------------------------------------------------
@@ -168,43 +146,6 @@ def test_a_finished_run_that_is_continued_stays_as_it_is(sweep_k: Command, comma
     again = command("sweep-k", "--resume", Path("results") / first.folder.name).ok()
     assert ((first.folder / "journal.jsonl").read_bytes(), (first.folder / "results.csv").read_bytes()) == before
     assert again.out == first.out
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_a_sweep_that_was_killed_goes_on_to_the_result_of_an_undisturbed_one(
-    command: Command, pair: Pair, tmp_path: Path
-) -> None:
-    data = prompts(tmp_path / "w.jsonl", *range(4, 28))
-    options = ["sweep-k", *pair.options, "--dataset", data, "--k", "1-3", "--max-new-tokens", "12", "--warmup", "0"]
-    options += ["--tier", "eager"]
-    whole = command(*options).ok()
-    expected = told(read_run(whole.folder).cells)
-
-    killed = tmp_path / "killed"
-    line = [sys.executable, "-c", "from specbench.cli.app import main; main()", *options, "-o", str(killed)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": Path(__file__).parents[2]}
-    process = subprocess.Popen(line, env={**os.environ, "OMP_NUM_THREADS": "1"}, **quiet)  # type: ignore[call-overload]
-    kill_after(process, killed, turns=5)
-    (folder,) = killed.iterdir()
-    before = read_run(folder).cells
-    assert 5 <= len(before[0].samples) < 24
-    command("sweep-k", "--resume", folder).ok()
-    after = read_run(folder).cells
-    assert told(after) == expected
-    assert [c.samples[: len(b.samples)] for c, b in zip(after, before, strict=True)] == [b.samples for b in before]
-
-
-def kill_after(process: "subprocess.Popen[bytes]", results: Path, turns: int) -> None:
-    for _ in range(6000):
-        lines = sum(path.read_bytes().count(b'"body":{"turn"') for path in results.glob("*/journal.jsonl"))
-        if lines >= turns:
-            process.kill()
-            process.wait()
-            return
-        time.sleep(0.01)
-    process.kill()
-    pytest.fail("nothing was measured in a minute")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from specbench.backends.native import open_pair
 from specbench.errors import UsageError
 from specbench.spec import RunSpec
-from tests.support.foreign import byte_level, letters, save_pair, sentence_pieces
+from tests.support.foreign import byte_level, save_pair, sentence_pieces
 from tests.support.frontdoor import Command, Outcome
 from tests.support.tinypair import Pair
 
@@ -82,14 +82,6 @@ def test_methods_that_draft_with_such_a_model(run: Command, arguments: tuple[str
     row = run(*arguments).row()
     assert row["lossless"] == ("not compared" if "--temperature" in arguments else "identical")
     assert int(row["drafted"]) > 0
-
-
-@pytest.mark.parametrize("wanted", ["auto", "common", "strings"])
-def test_vocabularies_without_a_text_in_common_are_refused(command: Command, tmp_path: Path, wanted: str) -> None:
-    pair = save_pair(tmp_path, letters(["a", "b", "<e>"], eos="<e>"), letters(["c", "d", "<e>"], eos="<e>"))
-    command("run", *pair.options, *FEW, "--vocabulary", wanted).refused(
-        "different tokenizers, without a token in common (2 and 2 tokens)", code=4
-    )
 
 
 def test_check_says_the_rule_and_both_shares(command: Command, foreign: Pair, tmp_path: Path) -> None:

@@ -144,16 +144,6 @@ def test_no_colour_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None
     assert "\x1b[3" not in screen.getvalue()
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-@pytest.mark.parametrize("text", ["[/]", "\x1b[31mred", "\udcff", "a\nb", "jsonl:/\u202e" + "long" * 50 + ".jsonl"])
-def test_names_of_data_sets_command_no_terminal(text: str, terminal: bool) -> None:
-    found = watched(terminal=terminal, dataset=text, width=60).text
-    assert "\x1b[31mred" not in found
-    assert text not in found or text == "[/]"
-    assert "\u202e" not in found
-    found.encode()
-
-
 def test_a_narrow_terminal_breaks_no_line() -> None:
     stage = Stage(terminal=True, width=60)
     cells = [cell(sample("p1"), sample("p2", (4, 4, 4)), k=k, dataset="jsonl:" + "x" * 90) for k in (1, 16)]

@@ -23,17 +23,6 @@ from tests.support.measured import cell, sample
 SPECS = [cell(k=k).spec.model_dump(mode="json") for k in (2, 3, 4, 5, 9)]
 BEGAN = {"command": "specbench run", "started": "20260101T000000Z"}
 DESCRIPTION = {"schema_version": SCHEMA_VERSION, "specs": SPECS, **BEGAN}
-HOSTILE = (
-    "[/]",
-    "[bold]x[/nope]",
-    "\x1b[31mred\x1b[0m",
-    "\x1b]8;;http://x\x07",
-    "\udcff",
-    "a\nb",
-    "a\0b",
-    "\x9b2J",
-    "\u202e",
-)
 
 
 TABLES = ("results.csv", "summary.csv", "samples.csv", "rounds.parquet")
@@ -308,21 +297,6 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path: Path, place:
 def test_a_models_name_cannot_leave_the_results_folder(name: str, folder: str) -> None:
     assert slug(name) == folder
     assert len(slug(name * 40)) <= 40
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_no_text_breaks_a_file_or_reaches_a_terminal_as_a_command(folder: RunFolder, text: str) -> None:
-    done = cell(sample(text, category=text), error=text, resolved={"device_name": text})
-    folder.begin([done], 1)
-    folder.turn({done.spec: done.samples[:1]})
-    folder.end(done)
-    for name in ("results.csv", "samples.csv"):
-        content = (folder.path / name).read_text(encoding="utf-8")
-        assert all(line.isprintable() for line in content.splitlines())
-        assert len(table(folder, name)) == 1
-    (again,) = read_run(folder.path).cells
-    assert again.samples == [*done.samples], "the journal keeps what was there"
-    assert (again.error, again.resolved) == (text, done.resolved)
 
 
 @pytest.mark.parametrize(("device", "before"), [("another", "of a machine that is gone"), ("abacus", "p1")])

@@ -10,19 +10,6 @@ from tests.support.compared_runs import cell, decoded, folder
 from tests.support.frontdoor import Command, Outcome
 
 pytestmark = pytest.mark.usefixtures("made_runs")
-HOSTILE = (
-    "=HYPERLINK(1)",
-    "<script>alert(1)</script>",
-    "a|b`c`|\\|d",
-    "[link=http://x]y[/link] [/]",
-    "\x1b[31mred\x1b]8;;http://x\x07",
-    "nul\0 and \udcff and \ufffe",
-    "\u202egnp.exe",
-    "](http://x) ![](http://x) https://x.y @all",
-    ']]> & "quotes"',
-    "x" * 100_000,
-)
-FORMATS = ("table", "md", "json", "junit", "gha")
 
 
 @pytest.fixture(autouse=True)
@@ -92,36 +79,6 @@ def test_files_are_written_beside_the_table(
     assert ElementTree.parse(xml).getroot().get("failures") == "3"
     assert len(json.loads(points.read_text())) == 3
     command("compare", "--junit", tmp_path / "no" / "where.xml", *slow).refused("choose another file")
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Runs in which data sets, methods, prompts and errors are called what HOSTILE says."""
-    place, before, after = tmp_path_factory.mktemp("hostile"), [], []
-    for k, text in enumerate(HOSTILE):
-        rows = [{**sample, "prompt": sample["prompt"] + text} for sample in decoded(3)]
-        before += [cell(rows, dataset=text, k=k), cell(rows, method=text, k=k), cell(rows, dataset="only" + text)]
-        changed = [{**sample, "rounds": 1} for sample in rows]
-        after += [cell(changed, dataset=text, k=k), cell(method=text, k=k, status="oom", error=text)]
-    return folder(place / "a", *before), folder(place / "b", *after)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("style", FORMATS)
-def test_hostile_names_reach_no_sink_as_commands(command: Command, hostile: tuple[Path, Path], style: str) -> None:
-    found = command("compare", "--format", style, *hostile)
-    assert found.code == 3
-    assert all(line.isprintable() for line in (found.out + found.err).splitlines())
-    if style == "junit":
-        assert as_xml(found).get("failures") == str(len(as_xml(found).findall(".//failure")))
-        assert len(as_xml(found).findall(".//failure")) >= 2 * len(HOSTILE)
-    elif style in {"json", "gha"}:
-        assert json.loads(found.out)
-        assert style == "json" or not set("<>[]()`|@") & set(found.out.strip()[1:-1])
-    elif style == "md":
-        outside = "".join(found.out.split("`")[::2])
-        assert not any(part in outside for part in ("<script", "http", "[link", "HYPER", "@all"))
-        assert {line.count("|") for line in found.out.splitlines() if line.startswith("|")} == {9}
 
 
 def test_what_is_no_run_is_refused_in_one_line_that_says_what_to_give(command: Command, tmp_path: Path) -> None:

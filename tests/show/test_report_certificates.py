@@ -7,8 +7,7 @@ import pytest
 
 from specbench.errors import UsageError
 from specbench.results.documents import FILE, Certificate, Check, certificate_json, read_certificate
-from specbench.show.documents import certificate_notes, certificate_page, certificate_summary, certificate_tables
-from specbench.show.fitting import screen
+from specbench.show.documents import certificate_notes, certificate_page, certificate_summary
 from tests.show.test_report_page import HOSTILE, check_harmless, page_of
 from tests.support.measured import cell, sample
 from tests.support.simulated_sweeps import write_run
@@ -45,14 +44,6 @@ def test_readers_are_told_what_failed_and_what_was_not_checked() -> None:
     ]  # fmt: skip
     assert certificate_summary(replace(FOUND, checks=CHECKS[:2])) == "LOSSLESS as far as was checked: 2 ok"
     assert "| z of the surprise | chain | FAILED | \\-7.25 | 3.30 | 2000 tokens |" in certificate_page(FOUND)
-
-
-def test_tables_fit_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    for table in certificate_tables(FOUND):
-        screen().print(table, crop=False)
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert any("chain" in line and "FAILED" in line and "-7.25" in line for line in lines)
 
 
 def test_the_report_shows_the_certificates_of_its_pair(tmp_path: Path) -> None:

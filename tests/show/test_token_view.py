@@ -143,16 +143,6 @@ def test_controls_are_named() -> None:
     assert visible("é→日本 🎉") == "é→日本 🎉"
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("marks", [True, False])
-def test_no_text_commands_the_terminal(text: str, marks: bool) -> None:
-    view = view_of(text, prompt=text, draft=text)
-    for rounds in (True, False):
-        found = re.sub(r"\x1b\[[0-9;]*m", "", screen(view, marks=marks, rounds=rounds))
-        assert not [c for c in found if not c.isprintable() and c not in "\n\t "]
-        found.encode()
-
-
 # --- as HTML ----------------------------------------------------------------------------------------------------------
 
 
@@ -193,14 +183,6 @@ def test_the_text_is_that_of_the_tokens_each_a_line_of_the_table_and_a_report_ma
     assert fragment(view_of()).count("<tr>") == 1 + 6, "with those that were never tested"
     assert "<style>" not in fragment(view_of(), style=False)
     assert STYLE in fragment(view_of())
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_no_text_becomes_markup(text: str) -> None:
-    hostile, harmless = (Parts(page(view_of(t, prompt=t, draft=t))) for t in (text, "x"))
-    assert [(tag, list(a)) for tag, a in hostile.tags] == [(tag, list(a)) for tag, a in harmless.tags]
-    assert not [c for c in page(view_of(text)) if not c.isprintable() and c not in "\n\t"]
-    page(view_of(text, prompt=text)).encode()
 
 
 def test_a_page_allows_its_own_style_and_nothing_else() -> None:
