@@ -89,12 +89,9 @@ def letters(lines: list[str]) -> str:
     return "".join(word for word in " ".join(lines).split() if word != "\\")
 
 
-def test_every_command_is_there() -> None:
-    assert {"specbench run", "specbench models list", "specbench train head", "specbench config show"} < set(commands())
-
-
 @pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_is_cut(width: int) -> None:
+def test_nothing_is_cut_of_any_command(width: int) -> None:
+    assert {"specbench run", "specbench models list", "specbench train head", "specbench config show"} < set(commands())
     for name in commands():
         lines = shown(name, width)
         assert [line for line in lines if cell_len(line) > width] == [], name
@@ -114,12 +111,19 @@ def test_every_option_is_named_with_its_values_and_default() -> None:
     assert "Format of stdout.  [default: table]" in compare
 
 
-def test_every_command_has_examples_that_parse() -> None:
+def test_every_command_has_examples_that_parse_and_a_wrong_one_would_be_seen() -> None:
     for name, (command, _) in commands().items():
         assert examples(name) or (isinstance(command, TyperGroup) and name != "specbench"), name
         for example in examples(name):
             assert example.startswith("specbench "), example
             parse(*shlex.split(example))
+    lines = shown("specbench compare", 60)
+    assert "  specbench compare results/baseline latest --fail-on \\" in lines, "it is copied as one command"
+    assert '    "speedup<-5%" --junit compare.xml' in lines
+    with pytest.raises(typer.TyperException):
+        parse("specbench", "models", "grow", "--nope")
+    with pytest.raises(AssertionError):
+        parse("specbench", "models", "nope")
 
 
 def parse(called: str, *arguments: str) -> None:
@@ -130,19 +134,6 @@ def parse(called: str, *arguments: str) -> None:
         parse(f"{called} {arguments[0]}", *arguments[1:])
     else:
         command.make_context(ctx.info_name, list(arguments))
-
-
-def test_a_wrong_example_would_be_seen() -> None:
-    with pytest.raises(typer.TyperException):
-        parse("specbench", "models", "grow", "--nope")
-    with pytest.raises(AssertionError):
-        parse("specbench", "models", "nope")
-
-
-def test_a_long_example_is_copied_as_one_command() -> None:
-    lines = shown("specbench compare", 60)
-    assert "  specbench compare results/baseline latest --fail-on \\" in lines
-    assert '    "speedup<-5%" --junit compare.xml' in lines
 
 
 @pytest.mark.parametrize("group", [(), ("backend",)])

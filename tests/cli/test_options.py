@@ -47,14 +47,12 @@ def flags(name: str, option: OptionInfo) -> set[str]:
     return {str(flag) for flag in named} or {f"--{name.replace('_', '-')}"}
 
 
-def test_run_takes_every_setting() -> None:
-    (run,) = (command for name, command in commands() if name == "run")
-    assert {name for name, one in declared(RunSpec).items() if not one.setting.within} <= set(settings_of(run))
-
-
-def test_a_command_takes_all_of_the_law_or_nothing() -> None:
-    found = {name: LAWS & set(settings_of(command)) for name, command in commands()}
-    assert {name: some for name, some in found.items() if some} == dict.fromkeys(LAWFUL, LAWS) | OF_ITS_OWN
+def test_run_takes_every_setting_and_a_command_all_of_the_law_or_nothing() -> None:
+    found = {name: set(settings_of(command)) for name, command in commands()}
+    assert {name for name, one in declared(RunSpec).items() if not one.setting.within} <= found["run"]
+    assert {name: LAWS & some for name, some in found.items() if LAWS & some} == (
+        dict.fromkeys(LAWFUL, LAWS) | OF_ITS_OWN
+    )
 
 
 @pytest.mark.parametrize("word", ["tier", "schedule", "seed", "limit"])
@@ -104,7 +102,7 @@ def test_a_method_file_is_replaced_only_where_that_is_asked_for(
     assert seen == [file]
 
 
-def test_usual_values_of_a_command_stand_in_its_help_and_in_its_settings() -> None:
+def test_usual_values_of_a_command_stand_in_its_help_and_in_its_settings_and_one_named_twice_is_one_option() -> None:
     seen: list[o.Given] = []
 
     @o.options("limit", "seed", "quiet", usual={"limit": 7})
@@ -117,13 +115,11 @@ def test_usual_values_of_a_command_stand_in_its_help_and_in_its_settings() -> No
     assert seen == [{"limit": 7, "quiet": False}, {"limit": 3, "seed": 1, "quiet": False}]
     assert "Default: 7." in (settings_of(command)["limit"].help or "")
 
-
-def test_a_setting_that_is_named_twice_is_one_option() -> None:
     @o.options("max_new_tokens", "law", "length", ..., "quiet")
-    def command(given: o.Given, own: int = 1) -> None:
+    def twice(given: o.Given, own: int = 1) -> None:
         """Nothing."""
 
-    names = list(inspect.signature(command).parameters)
+    names = list(inspect.signature(twice).parameters)
     assert names == ["max_new_tokens", *(one.name for one in group("law", RunSpec)), "ignore_eos", "own", "quiet"]
 
 

@@ -1,6 +1,7 @@
 """Presets: settings of published experiments, and their numbers beside the measured ones."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,21 +39,16 @@ def test_published_numbers_stand_beside_the_measured_ones_of_their_cell() -> Non
     assert published_table(preset("chen2023-xsum"), [{**row, "temperature": 0.5}]).lines == []
 
 
-def run_preset(command: Command, pair: Any, *more: object) -> Any:
-    data = prompts(command("--version").cwd / "words.jsonl", 4, 6, 5)
-    return command("run", *pair.options, "--preset", "chen2023-xsum", "--dataset", data, *SHORT, *more)
-
-
-def test_options_win_over_a_preset_and_the_rest_is_its_own(command: Command, pair: Any) -> None:
-    done = run_preset(command, pair).ok()
+def test_options_win_over_a_preset_and_rows_for_programs_have_no_published_numbers(
+    command: Command, pair: Any, tmp_path: Path
+) -> None:
+    data = prompts(tmp_path / "words.jsonl", 4, 6, 5)
+    words = ("run", *pair.options, "--preset", "chen2023-xsum", "--dataset", data, *SHORT)
+    done = command(*words).ok()
     assert {(row["k"], row["top_p"], row["temperature"]) for row in done.table()} == {
         ("3", "0.8", "0.0"), ("3", "0.8", "1.0")
     }  # fmt: skip
     assert "preset chen2023-xsum" in done.out
     assert "2.01" in done.out
     assert json.loads((done.folder / "run.json").read_text())["preset"] == "chen2023-xsum"
-
-
-def test_rows_for_programs_have_no_published_numbers(command: Command, pair: Any) -> None:
-    done = run_preset(command, pair, "--format", "json")
-    assert len(json.loads(done.out)["cells"]) == 2
+    assert len(json.loads(command(*words, "--format", "json").out)["cells"]) == 2

@@ -51,18 +51,14 @@ ends = pytest.mark.parametrize("eos", [pytest.param((), marks=pytest.mark.slow),
 
 @ends
 @pytest.mark.parametrize("name", toys.methods(3))
-def test_a_trace_is_the_decode_of_the_same_seed(name: str, eos: tuple[int, ...]) -> None:
+def test_a_trace_is_the_decode_of_the_same_seed_and_its_kinds_agree_with_the_counts(
+    name: str, eos: tuple[int, ...]
+) -> None:
     for seed in range(8):
         rounds, decoded = both(toys.methods(3)[name], seed, eos)
         assert TokenView("", {}, rounds).ids == decoded.tokens
         assert tuple(r.counts for r in rounds) == decoded.rounds
-
-
-@ends
-@pytest.mark.parametrize("name", toys.methods(3))
-def test_the_kinds_agree_with_the_counts(name: str, eos: tuple[int, ...]) -> None:
-    for seed in range(8):
-        for done in both(toys.methods(3)[name], seed, eos)[0]:
+        for done in rounds:
             found, counts = kinds(done), done.counts
             assert found.count("accepted") == counts.accepted
             assert len([t for t in done.tokens if t.emitted]) == counts.emitted
@@ -204,23 +200,24 @@ def test_a_schedule_is_the_one_of_a_run(tiny: Command, run: Command, tmp_path: P
     assert view.settings["schedule"] == schedule
 
 
-def test_the_prompt_and_the_settings_are_told(tiny: Command, pair: Pair) -> None:
+def test_the_prompt_and_the_settings_are_told_and_k_auto_measures_its_costs_as_a_run_does(
+    tiny: Command, pair: Pair
+) -> None:
     view = trace_from_json(tiny("--prompt", "w3 w1", "--format", "json", "--temperature", "0.5", "--top-k", "9").out)
     expected = {"target": str(pair.target), "draft": str(pair.draft), "method": "chain", "K": 3}
     expected |= {"temperature": 0.5, "top-k": 9, "seed": 0, "dtype": "float32"}
     assert (view.prompt, view.settings) == ("w3 w1", expected)
+    view = trace_from_json(tiny("--prompt", "w3 w1 w4", "-k", "auto", "--format", "json").out)
+    assert (view.settings["K"], view.settings["schedule"]) == (12, "auto")
 
 
-def test_the_text_of_a_pipe_has_marks_and_no_escapes(tiny: Command) -> None:
-    found = tiny("--prompt", "w3 w1 w4")
-    assert "\x1b" not in found.out
-    assert "\nw3 w1 w4" in found.out
-    assert "[-" in found.out
-    assert "{+" in found.out
+def test_the_text_of_a_pipe_has_marks_and_a_terminal_colours_unless_they_are_not_wanted(
+    tiny: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tiny("--prompt", "w3 w1 w4").out
+    assert "\x1b" not in found
+    assert all(part in found for part in ("\nw3 w1 w4", "[-", "{+"))
     assert re.search(r"^   1 +\d/3  │", tiny("--prompt", "w3 w1 w4", "--rounds").out, re.MULTILINE)
-
-
-def test_a_terminal_has_colours_unless_they_are_not_wanted(tiny: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     assert "\x1b[9;31m" in tiny("--prompt", "w3 w1 w4").out
@@ -238,16 +235,10 @@ def test_the_end_of_the_name_of_a_file_says_what_is_written(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_without_a_prompt_there_is_an_example(command: Command) -> None:
+def test_without_a_prompt_there_is_an_example_and_a_file_that_is_no_text_is_none(
+    command: Command, tiny: Command, tmp_path: Path
+) -> None:
     found = command("trace", "--max-new-tokens", 4, "--format", "json")
     assert json.loads(found.out)["prompt"].startswith("def mean(values):")
-
-
-def test_a_file_that_is_no_text_is_no_prompt(tiny: Command, tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"\xff\xfe")
     assert "a.bin is not UTF-8 text" in tiny("--prompt-file", tmp_path / "a.bin").line
-
-
-def test_k_auto_measures_its_costs_as_a_run_does(tiny: Command) -> None:
-    view = trace_from_json(tiny("--prompt", "w3 w1 w4", "-k", "auto", "--format", "json").out)
-    assert (view.settings["K"], view.settings["schedule"]) == (12, "auto")

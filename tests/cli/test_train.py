@@ -78,11 +78,11 @@ def test_a_draft_may_be_begun_otherwise(
 
 
 def test_a_checkpoint_may_be_trained_further_on_text_as_it_is(command: Command, pair: Pair, tmp_path: Path) -> None:
-    (tmp_path / "text").mkdir()
-    for name in ("a", "b", "c", "d"):
-        (tmp_path / "text" / f"{name}.txt").write_text(" ".join(f"w{n % 37}" for n in range(100)))
-    few = ("--as-it-is", "--length", "16", "--tokens", "200", "--evaluations", "1", "--from", pair.draft)
     text = tmp_path / "text"
+    text.mkdir()
+    for name in ("a", "b", "c", "d"):
+        (text / f"{name}.txt").write_text(" ".join(f"w{n % 37}" for n in range(100)))
+    few = ("--as-it-is", "--length", "16", "--tokens", "200", "--evaluations", "1", "--from", pair.draft)
     command("train", "draft", "--target", pair.target, "--data", f"text:{text}", *few, "--output", "mine").ok()
     assert "the text of text:" in (tmp_path / "mine" / "README.md").read_text()
 
