@@ -7,8 +7,8 @@ import pytest
 
 from specbench.results.cells import Cell, agreements
 from specbench.results.reading import read_run
-from tests.support.engines import llama_server, vllm_python
 from tests.support.frontdoor import Command
+from tests.support.real_servers import llama_server, vllm_python
 
 SHORT = ("--limit", "2", "--max-new-tokens", "24", "--warmup", "0", "--dataset", "code", "--k", "3")
 EXACT = ("--dtype", "float32", "--tier", "eager")

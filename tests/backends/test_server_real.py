@@ -10,8 +10,8 @@ import pytest
 
 from specbench.spec import RunSpec
 from tests.support import real_servers
-from tests.support.engines import llama_server, vllm_python
 from tests.support.frontdoor import Command
+from tests.support.real_servers import llama_server, vllm_python
 
 PAIR = RunSpec(dtype="float32", max_new_tokens=24, k=3, tier="eager", batch=16)
 PLACES = 512  # tokens of a text

@@ -108,6 +108,7 @@ def test_every_option_is_named_with_its_values_and_default() -> None:
     compare = "\n".join(shown("specbench compare", WIDEST))
     assert compare.startswith("Usage: specbench compare [OPTIONS] BASE [NEW...]\n")
     assert "--format <table|md|json|junit|gha>" in compare
+    assert "--base-rerun" in compare
     assert "Format of stdout.  [default: table]" in compare
 
 

@@ -66,12 +66,9 @@ def test_the_shipped_prompts_are_instructions_or_not(name: str) -> None:
     found, plain = load(name, chat=CHAT, limit=2), load(name, limit=2)
     assert found.form == forms.get(name, "text")
     assert (found.prompts == plain.prompts) == (name not in forms)
-
-
-def test_a_long_prompt_is_as_long_as_asked_with_its_template() -> None:
-    found = load("longdoc:60", chat=replace(CHAT, template="always"), limit=2)
-    assert all(said(prompt).startswith("own>[u]") for prompt in found.prompts)
-    assert all(40 < len(prompt.ids) <= 60 for prompt in found.prompts)
+    long = load("longdoc:60", chat=replace(CHAT, template="always"), limit=2)
+    assert all(said(prompt).startswith("own>[u]") for prompt in long.prompts)
+    assert all(40 < len(prompt.ids) <= 60 for prompt in long.prompts), "as long as asked with its template"
 
 
 def test_the_users_own_words_and_template_hold(tmp_path: Path) -> None:

@@ -32,9 +32,8 @@ from specbench.spec import SCHEMA_VERSION
 from specbench.theory.formulas import expected_tokens_by_position, nested_costs
 from specbench.theory.waterfall import TERMS
 from tests.support import tiny
-from tests.support.beliefs import ROUNDS, believing, round_of
 from tests.support.measured import STEP, K, cell, one_round, sample
-from tests.support.nested_samples import SPANS, nested_sample, tree_sample
+from tests.support.nested_samples import ROUNDS, SPANS, believing, nested_sample, round_of, tree_sample
 from tests.theory.oracles import chain_costs
 
 PROMPTS = ([0, 1], [2], [1, 1, 0])

@@ -24,10 +24,9 @@ from specbench.show.run_output import Shown, print_run, rendered
 from specbench.show.table import framed
 from specbench.theory.fleet import Engine, Load, simulate
 from specbench.wording import Row
-from tests.support.beliefs import ROUNDS, believing
 from tests.support.many_methods import methods
 from tests.support.measured import baseline_trace, cell, sample
-from tests.support.nested_samples import nested_sample, tree_sample
+from tests.support.nested_samples import ROUNDS, believing, nested_sample, tree_sample
 from tests.support.simulated_sweeps import sweep
 
 LLAMAS = {"target": "meta-llama/Llama-3.1-8B-Instruct", "draft": "meta-llama/Llama-3.2-1B-Instruct"}

@@ -1,13 +1,16 @@
-"""Servers of completions on this machine, as users start them: vLLM's and llama.cpp's, which must be installed."""
+"""Real engines: those installed on this machine, where tests ask for them, and their servers as users start them."""
 
 import http.client
 import json
+import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from specbench.backends import native
 from specbench.backends.checked import CheckedPair
@@ -17,6 +20,7 @@ from specbench.backends.engines.llamacpp import located as llama_files
 from specbench.backends.engines.process import environment, free_port
 from specbench.backends.engines.vllm import Vllm, variables
 from specbench.backends.engines.vllm import located as vllm_files
+from specbench.errors import UnusableModelError
 from specbench.spec import RunSpec
 
 NAME = "served"  # of the model, for those who ask for it
@@ -78,3 +82,29 @@ def ready(port: int) -> bool:
         connection.request("GET", "/health")
         return connection.getresponse().status == http.HTTPStatus.OK
     return False
+
+
+ASKED = "SPECBENCH_TEST_ENGINES"  # in the environment: 1 tests real engines, which takes minutes
+
+
+def vllm_python() -> Path:
+    """The Python that has vLLM."""
+    refuse_unasked()
+    try:
+        return install.vllm_python()
+    except UnusableModelError as error:
+        pytest.skip(str(error))
+
+
+def llama_server() -> Path:
+    """The program of llama.cpp."""
+    refuse_unasked()
+    try:
+        return install.llama_server()
+    except UnusableModelError as error:
+        pytest.skip(str(error))
+
+
+def refuse_unasked() -> None:
+    if os.environ.get(ASKED) != "1":
+        pytest.skip(f"{ASKED} is not 1: engines take minutes to start")
