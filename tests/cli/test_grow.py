@@ -67,31 +67,24 @@ def test_every_cell_of_a_sweep_grows(command: Command, pair: Pair, data: str) ->
     assert [(row["k"], row["prompts"], row["limit"]) for row in grown.table()] == [("1", "2", "2"), ("2", "2", "2")]
 
 
-def test_it_grows_in_one_process_alone(run: Command, command: Command, data: str) -> None:
-    small = run("--limit", 1, data=data)
-    command("run", "--resume", small.folder, "--limit", 2, "--executor", "process").refused(
-        "leave out --executor process"
-    )
-    assert [next(iter(line)) for line in small.journal()] == ["begin", "turn", "end"]
-
-
 @pytest.mark.parametrize(
-    ("options", "limit", "said"),
+    ("options", "more", "said"),
     [
-        ((), 2, "--limit 2: results/{} has 2 already"),
-        ((), 1, "--limit 1: results/{} has 2 already"),
-        (("--repeat", 2), 3, "no prompts can be added to results/{}: it repeats them"),
-        (("--batch", 2), 3, "no prompts can be added to results/{}: it decodes prompts in batches"),
-        (("--until-ci", 0.5), 3, "no prompts can be added to results/{}: --until-ci decides how many it takes"),
-        (("--limit", 6), 9, "--limit 9: the data sets of results/{} have no more prompts that fit"),
+        ((), "2", "--limit 2: results/{} has 2 already"),
+        ((), "1", "--limit 1: results/{} has 2 already"),
+        ((), "3 --executor process", "leave out --executor process"),
+        (("--repeat", 2), "3", "no prompts can be added to results/{}: it repeats them"),
+        (("--batch", 2), "3", "no prompts can be added to results/{}: it decodes prompts in batches"),
+        (("--until-ci", 0.5), "3", "no prompts can be added to results/{}: --until-ci decides how many it takes"),
+        (("--limit", 6), "9", "--limit 9: the data sets of results/{} have no more prompts that fit"),
     ],
 )
 def test_what_cannot_grow_is_refused_and_stays_as_it_was(
-    options: tuple[object, ...], limit: int, said: str, run: Command, command: Command, data: str
+    options: tuple[object, ...], more: str, said: str, run: Command, command: Command, data: str
 ) -> None:
     small = run("--limit", 2, *options, data=data)
     before = (small.folder / journal.FILE).read_bytes()
-    refused = command("run", "--resume", small.folder, "--limit", limit)
+    refused = command("run", "--resume", small.folder, "--limit", *more.split())
     assert refused.code == 2, refused.err
     assert said.format(small.folder.name) in refused.line.replace(f"{small.cwd}/", "")
     assert (small.folder / journal.FILE).read_bytes() == before

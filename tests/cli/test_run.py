@@ -20,8 +20,12 @@ from tests.support.tinypair import CONTEXT, Pair, prompts
 # --- a whole run ------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_leaves_a_table_on_stdout_and_its_folder_on_disk_which_says_how_to_run_it_again(run: Command) -> None:
-    found = run("--seed", 5).ok()
+@pytest.mark.processor
+def test_a_run_leaves_a_table_on_stdout_and_its_folder_on_disk_which_says_how_to_run_it_again(
+    run: Command, pair: Pair
+) -> None:
+    found = run("--seed", 5)
+    row = found.row()
     assert "speedup" in found.out
     assert {p.name for p in found.folder.iterdir()} == {
         "run.json", "journal.jsonl", "results.csv", "summary.csv", "samples.csv", "rounds.parquet", ".lock",
@@ -32,11 +36,6 @@ def test_a_run_leaves_a_table_on_stdout_and_its_folder_on_disk_which_says_how_to
     assert described["command"].startswith("specbench run --target")
     assert described["specs"][0]["seed"] == 5
     assert described["environment"]["torch"] == torch.__version__
-
-
-@pytest.mark.processor
-def test_the_row_of_a_run_holds_its_numbers_and_where_they_come_from(run: Command, pair: Pair) -> None:
-    (row,) = run().table()
     assert (row["status"], row["prompts"], row["lossless"], row["k"]) == ("ok", "2", "identical", "3")
     assert (row["target_source"], row["dtype_resolved"], row["device"]) == (str(pair.target), "float32", "auto")
     assert 0 < float(row["alpha"]) < 1
@@ -81,11 +80,13 @@ def test_a_run_on_a_busy_machine_says_so_before_its_answer_does(run: Command, mo
     assert "PROVISIONAL" not in run("-q").err
 
 
-def test_a_data_set_that_is_too_small_is_no_way_out(run: Command) -> None:
+def test_markdown_is_the_answer_and_a_table_and_a_data_set_that_is_too_small_is_no_way_out(run: Command) -> None:
     found = run("--limit", 20, "--format", "md").out
     assert re.match(r"\*\*(PROVISIONAL|UNCLEAR).*\. With .*\*\*$", found.splitlines()[0])
     few = "the data set has only 3 prompts; use one with at least 20"
     assert re.search(f"^- next: (settle it|measure again).*: {few}$", found, re.M)
+    head = "\n| method | K | tokens/s: base → spec. | speedup | 95 % interval | tokens / pass | accept rate |\n"
+    assert head in found
 
 
 def test_the_same_command_decodes_the_same_tokens(run: Command) -> None:
@@ -112,14 +113,6 @@ def test_every_format_holds_what_lies_on_disk(run: Command, style: str, parse: C
     row = parse(found.out)
     assert float(row["speedup"]) == float(found.table()[0]["speedup"])
     assert found.err == ""
-
-
-def test_markdown_is_the_answer_and_a_table(run: Command) -> None:
-    found = run("--format", "md").out
-    assert re.match(r"\*\*(PROVISIONAL|UNCLEAR).*\. With ", found)
-    assert (
-        "\n| method | K | tokens/s: base → spec. | speedup | 95 % interval | tokens / pass | accept rate |\n" in found
-    )
 
 
 def test_quiet_prints_nothing_but_the_result_and_verbose_settings_and_environment(run: Command) -> None:
@@ -171,14 +164,14 @@ def test_the_draft_has_the_targets_dtype_or_one_of_its_own(run: Command, words: 
     assert (row["dtype_resolved"], row["draft_dtype_resolved"]) == ("float64", dtype)
 
 
-def test_two_data_sets_are_two_cells_and_one_given_twice_is_one(run: Command, tmp_path: Path) -> None:
+def test_two_data_sets_are_two_cells_one_given_twice_is_one_and_a_list_with_commas_as_many(
+    run: Command, tmp_path: Path
+) -> None:
     other = prompts(tmp_path / "other.jsonl", 3, 3)
-    rows = run("--dataset", other, "--dataset", other).table()
-    assert [row["dataset"].rsplit("/", 1)[-1] for row in rows] == ["words.jsonl", "other.jsonl"]
-
-
-def test_a_list_with_commas_is_as_many_cells(run: Command, tmp_path: Path) -> None:
-    sets = ",".join(str(prompts(tmp_path / f"{name}.jsonl", 3, 3)) for name in ("one", "other"))
+    found = run("--dataset", other, "--dataset", other)
+    assert [row["dataset"].rsplit("/", 1)[-1] for row in found.table()] == ["words.jsonl", "other.jsonl"]
+    shutil.rmtree(found.cwd / "results")
+    sets = ",".join((prompts(tmp_path / "one.jsonl", 3, 3), other))
     rows = run("--k", "1,2", "--temperature", "0,1", data=sets).table()
     cells = {(Path(row["dataset"]).name, row["k"], float(row["temperature"])) for row in rows}
     assert cells == {(f"{name}.jsonl", k, t) for name in ("one", "other") for k in "12" for t in (0.0, 1.0)}

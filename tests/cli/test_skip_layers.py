@@ -65,15 +65,11 @@ def test_the_steps_are_printed(command: Command, target: Path, tmp_path: Path, s
     assert {file.name for file in tmp_path.iterdir()} == {"words.jsonl"}
 
 
-def test_where_nothing_pays_it_says_so(command: Command, pair: Pair, tmp_path: Path) -> None:
+def test_where_nothing_pays_it_says_so_and_enough_sets_are_scored_to_leave_every_layer_out(
+    command: Command, pair: Pair, target: Path, tmp_path: Path
+) -> None:
     """Two layers, each of which the other cannot do without."""
-    data = prompts(tmp_path / "words.jsonl", 4, 6, 5, 7)
-    found = command("skip-layers", "--target", pair.target, "--dataset", data, *FEW, "--evaluations", 3).ok()
+    usual = ("--dataset", prompts(tmp_path / "words.jsonl", 4, 6, 5, 7), *FEW, "--evaluations")
+    found = command("skip-layers", "--target", pair.target, *usual, 3).ok()
     assert "no set of layers is predicted to pay: the best, target[" in found.err
-
-
-def test_enough_sets_are_scored_to_leave_every_layer_out(command: Command, target: Path, tmp_path: Path) -> None:
-    data = prompts(tmp_path / "words.jsonl", 4, 6)
-    command("skip-layers", "--target", target, "--dataset", data, *FEW, "--evaluations", 4).refused(
-        "takes 5 to leave one out"
-    )
+    command("skip-layers", "--target", target, *usual, 4).refused("takes 5 to leave one out")

@@ -68,7 +68,7 @@ def test_a_trace_is_the_decode_of_the_same_seed_and_its_kinds_agree_with_the_cou
                 assert len(found) - (counts.emitted - counts.accepted) == counts.usable
 
 
-def test_a_chain_in_its_order_with_p_and_q_of_its_tables() -> None:
+def test_a_chain_in_its_order_with_its_texts_and_p_and_q_of_its_tables() -> None:
     p, q = toys.random_pair(0, 3, 4)
     for seed in range(30):
         known: list[int] = [*toys.PROMPT]
@@ -78,15 +78,11 @@ def test_a_chain_in_its_order_with_p_and_q_of_its_tables() -> None:
             for token in done.tokens:
                 before = known if token.kind == "correction" else branch
                 row = toys.number_of(before, 3) % len(p)
+                assert token.text == "abc"[token.id]
                 assert token.p == float(p[row, token.id])
                 assert token.q == (None if token.kind == "bonus" else float(q[row, token.id]))
                 branch.append(token.id)
                 known += [token.id] if token.emitted else []
-
-
-def test_the_texts_are_those_that_every_token_adds() -> None:
-    rounds, _ = both(toys.methods(3)["chain"], 1)
-    assert [t.text for r in rounds for t in r.tokens] == ["abc"[t.id] for r in rounds for t in r.tokens]
 
 
 def test_in_a_tree_the_siblings_before_the_accepted_one_were_rejected_and_those_behind_it_never_tested() -> None:
@@ -100,19 +96,15 @@ def test_in_a_tree_the_siblings_before_the_accepted_one_were_rejected_and_those_
     }  # three of three tokens are drafted: one of them is accepted
 
 
-def test_nothing_behind_an_end_is_shown_as_emitted() -> None:
+def test_nothing_behind_an_end_is_shown_as_emitted_and_of_a_point_mass_q_is_one() -> None:
     only = torch.tensor([[0.0, 0.0, 1.0]]).double()
     (done,), decoded = both(toys.chain(only, only, 3), 0, eos=(2,))
     assert decoded.tokens == (2,)
     assert kinds(done) == ["accepted", "unused", "unused"]
-
-
-def test_of_a_point_mass_q_is_one_and_of_what_replaced_it_zero() -> None:
     p = torch.tensor([[0.5, 0.25, 0.25]]).double()
     method = Speculate(toys.Tree((toys.Toy(p),), (1,), "top"), toys.Toy(p), TokenMatch())
-    tokens = [t for seed in range(20) for r in both(method, seed)[0] for t in r.tokens]
-    found = {(t.kind, t.q) for t in tokens}
-    assert found == {("accepted", 1.0), ("rejected", 1.0), ("correction", 0.0), ("bonus", None)}
+    found = {(t.kind, t.q) for seed in range(20) for r in both(method, seed)[0] for t in r.tokens}
+    assert found == {("accepted", 1.0), ("rejected", 1.0), ("correction", 0.0), ("bonus", None)}, "zero replaced it"
 
 
 def test_rows_that_are_no_law_end_the_trace() -> None:

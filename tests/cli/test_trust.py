@@ -100,15 +100,17 @@ def test_a_continued_run_runs_no_code_unless_that_is_typed_again(
     assert (again.code, ran.exists()) == (0, True), again.err
 
 
-@pytest.mark.parametrize("name", ["run", "sweep-k", "check"])
-def test_a_configuration_runs_no_code_unless_that_is_typed(
+@pytest.mark.parametrize("name", ["run", "sweep-k", "check", "sweep"])
+def test_a_configuration_runs_no_code_unless_that_is_typed_and_a_grid_hides_trust_in_no_pair(
     command: Command, pair: Any, target: Path, ran: Path, tmp_path: Path, name: str
 ) -> None:
-    settings = trusting(pair, target, trust_remote_code="yes")
+    settings, words = trusting(pair, target, trust_remote_code="yes"), ("--config", "mine.yaml")
+    if name == "sweep":
+        one = {name: settings.pop(name) for name in ("target", "draft", "trust_remote_code")}
+        settings, words = {**settings, "pair": [{**one, "trust_remote_code": True}, {"target": "demo"}]}, words[1:]
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(settings))
-    found = command(name, "--config", "mine.yaml")
-    assert (found.code, ran.exists()) == (2, False)
-    assert "mine.yaml sets trust_remote_code" in found.line
+    command(name, *words).refused("mine.yaml sets trust_remote_code")
+    assert not ran.exists()
 
 
 def test_an_option_goes_before_what_a_configuration_says(
@@ -118,15 +120,6 @@ def test_an_option_goes_before_what_a_configuration_says(
     for option, runs in (("--no-trust-remote-code", False), ("--trust-remote-code", True)):
         assert command("check", "--config", "mine.yaml", option).code == 0
         assert ran.exists() == runs
-
-
-def test_a_grid_hides_trust_in_no_pair(command: Command, pair: Any, target: Path, ran: Path, tmp_path: Path) -> None:
-    settings = trusting(pair, target)
-    one = {name: settings.pop(name) for name in ("target", "draft", "trust_remote_code")}
-    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({**settings, "pair": [one, {"target": "demo"}]}))
-    found = command("sweep", "grid.yaml")
-    assert (found.code, ran.exists()) == (2, False)
-    assert "grid.yaml sets trust_remote_code" in found.line
 
 
 def test_the_machine_is_looked_at_before_anything_is_opened(
@@ -149,28 +142,23 @@ LOG = "llama.cpp.log-file=/tmp/else.log"
 
 
 @pytest.mark.parametrize("option", [LOG, "vllm.worker_cls=stranger.Worker", "vllm.seed=../x", "vllm.tokenizer=other"])
-def test_no_file_gives_an_engine_what_names_files_or_code(
+def test_no_file_gives_an_engine_what_names_files_or_code_but_numbers_and_words(
     command: Command, pair: Any, tmp_path: Path, option: str
 ) -> None:
-    settings = {"target": str(pair.target), "draft": str(pair.draft), "dataset": "code", "engine_option": option}
-    settings["backend"] = "llama.cpp" if option == LOG else "vllm"
+    settings = {"target": str(pair.target), "draft": str(pair.draft), "dataset": "code"}
+    plain = ["vllm.max_model_len=256", "vllm.quantization=fp8", "vllm.enforce_eager=true"]
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**settings, "backend": "vllm", "engine_option": plain}))
+    assert "gives an engine" not in command("run", "--config", "mine.yaml").err
+    settings |= {"backend": "llama.cpp" if option == LOG else "vllm", "engine_option": option}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(settings))
     folder = folder_of(tmp_path, **settings)
-    command("run", "--resume", folder).refused(
-        f"gives an engine {option}, which can name files or code", f"add --engine-option {option}"
-    )
+    said = f"gives an engine {option}, which can name files or code"
+    command("run", "--resume", folder).refused(said, f"add --engine-option {option}")
     for words in (("run", "--resume", folder), ("run", "--config", "mine.yaml"), ("sweep", "mine.yaml")):
         assert "gives an engine" in command(*words).line
         assert "gives an engine" not in command(*words, "--engine-option", option).err
     unused = command("run", "--resume", folder, "--engine-option", "vllm.swap_space=1", "--engine-option", option)
     assert "no use for --engine-option vllm.swap_space=1" in unused.line
-
-
-def test_a_file_gives_an_engine_numbers_and_words(command: Command, pair: Any, tmp_path: Path) -> None:
-    settings = {"target": str(pair.target), "draft": str(pair.draft), "dataset": "code", "backend": "vllm"}
-    options = ["vllm.max_model_len=256", "vllm.quantization=fp8", "vllm.enforce_eager=true"]
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**settings, "engine_option": options}))
-    assert "gives an engine" not in command("run", "--config", "mine.yaml").err
 
 
 # --- the key of a server ----------------------------------------------------------------------------------------------
@@ -192,11 +180,15 @@ def test_a_continued_run_sends_no_key_to_a_server_that_was_not_typed(
     assert [line.split(" ", 1)[1] for line in sent] == [f"Bearer {KEY}"]
 
 
-def test_without_a_key_a_server_may_come_from_a_file(
-    command: Command, sent: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("option", ["--url http://else.test", "--trust-remote-code"])
+def test_without_a_key_a_server_may_come_from_a_file_and_what_a_continued_run_has_no_use_for_is_refused(
+    command: Command, sent: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
+    folder = folder_of(tmp_path, **served())
+    command("run", "--resume", folder, *option.split()).refused(f"and no use for {option}")
+    assert sent == []
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert command("run", "--resume", folder_of(tmp_path, **served())).code == 4
+    assert command("run", "--resume", folder).code == 4
     assert sent == ["127.0.0.1:9 no key"]
 
 
@@ -212,15 +204,6 @@ def test_a_configuration_sends_no_key_to_a_server_that_was_not_typed(
     assert "OPENAI_API_KEY is set and mine.yaml names the server http://127.0.0.1:9: name it with --url" in found.line
     assert command(name, *file, "--url", HOST).code == 4
     assert sent == [f"127.0.0.1:9 Bearer {KEY}"]
-
-
-@pytest.mark.parametrize("option", [("--url", "http://else.test"), ("--trust-remote-code",)])
-def test_what_a_continued_run_has_no_use_for_is_refused(
-    command: Command, sent: list[str], tmp_path: Path, option: tuple[str, ...]
-) -> None:
-    found = command("run", "--resume", folder_of(tmp_path, **served()), *option)
-    assert (found.code, sent) == (2, [])
-    assert f"and no use for {' '.join(option)}" in found.line
 
 
 @pytest.mark.parametrize("key", ["sk-first-line\nsecond", "sk-€uro-and-more", "sk-bad\udcffbyte", "sk two words"])

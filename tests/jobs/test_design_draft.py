@@ -110,16 +110,13 @@ def test_a_budget_smaller_than_the_embedding_is_named_with_the_least_that_works(
         assert asked([least], [1], count).candidates(WIDE)[0]
 
 
-def test_numbers_of_parameters_are_short() -> None:
+def test_amounts_double_and_end_at_the_whole_and_numbers_of_parameters_are_short() -> None:
+    for tokens, rungs, expected in ((400, 3, [100, 200, 400]), (400, 1, [400]), (1, 3, [1, 1, 1])):
+        assert replace(asked(), recipe=Recipe(tokens=tokens), rungs=rungs).steps == expected
     assert [short(number) for number in (1_000_000, 1_500_000, 68_000, 7 * 10**9)] == ["1M", "1.5M", "68k", "7B"]
 
 
 # --- who is trained ---------------------------------------------------------------------------------------------------
-
-
-def test_amounts_double_and_end_at_the_whole() -> None:
-    for tokens, rungs, expected in ((400, 3, [100, 200, 400]), (400, 1, [400]), (1, 3, [1, 1, 1])):
-        assert replace(asked(), recipe=Recipe(tokens=tokens), rungs=rungs).steps == expected
 
 
 def test_who_cannot_pay_is_not_trained_but_for_the_deepest_of_a_budget() -> None:
@@ -173,8 +170,9 @@ def test_rows_have_every_number_and_the_formulas_that_they_were_made_with() -> N
     json.dumps(design.document, default=asdict)
 
 
-def test_fits_that_are_exact_agree_with_the_best_shape() -> None:
-    said = "\n".join(findings(found()))
+def test_fits_that_are_exact_agree_with_the_best_shape_and_latencies_that_fall_with_depth_are_said_to() -> None:
+    design = found()
+    said = "\n".join(findings(design))
     assert "400k parameters: the latency rises with depth: 1.6" in said
     assert said.count("the latency rises with depth") == 2
     assert "1 ms per layer + 0.5 ms per million parameters; error 0.0%" in said
@@ -183,6 +181,11 @@ def test_fits_that_are_exact_agree_with_the_best_shape() -> None:
     assert "they agree" in said
     assert "DISAGREE" not in said
     assert "× predicted at K" in said
+    drafts: Any = design.speed.drafts
+    shallow, _, deep = (one.name for one in design.candidates[:3])
+    drafts[shallow], drafts[deep] = drafts[deep], drafts[shallow]
+    assert rising([drafts[one.name].token for one in design.candidates[:3]]) == "does NOT rise with depth"
+    assert "400k parameters: the latency does NOT rise with depth" in findings(design)[1]
 
 
 @pytest.mark.parametrize("deep_wins", [True, False])
@@ -213,12 +216,3 @@ def test_on_the_front_are_shapes_that_learned_as_much() -> None:
         beaten = any(c[o] <= c[name] and first[o] >= first[name] and o != name for o in first)
         assert on[name] != beaten
     assert any(on.values())
-
-
-def test_latencies_that_fall_with_depth_are_said_to_do_so() -> None:
-    design = found()
-    drafts: Any = design.speed.drafts
-    shallow, _, deep = (one.name for one in design.candidates[:3])
-    drafts[shallow], drafts[deep] = drafts[deep], drafts[shallow]
-    assert rising([drafts[one.name].token for one in design.candidates[:3]]) == "does NOT rise with depth"
-    assert "400k parameters: the latency does NOT rise with depth" in findings(design)[1]

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,8 +105,9 @@ def rows_of(parent: Path) -> list[dict[str, str]]:
 
 
 def test_a_run_needs_nothing_of_an_engine_but_the_protocol(
-    tables: list[Table], specs: list[RunSpec], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tables: list[Table], specs: list[RunSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     run.start(specs, Output("csv", tmp_path / "results"))
     one, four = rows_of(tmp_path / "results")
     assert [(row["status"], row["lossless"], row["prompts"]) for row in (one, four)] == [("ok", "identical", "5")] * 2
@@ -122,16 +123,10 @@ def test_a_run_needs_nothing_of_an_engine_but_the_protocol(
     assert [line for line in said if line.startswith("note: ")] == [
         "note: read from a table", "note: its seconds are made up",
     ]  # fmt: skip
-
-
-def test_what_the_machine_does_not_tell_is_said_once_for_all_pairs(
-    tables: list[Table], specs: list[RunSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
     monkeypatch.setattr(runner, "sensors_for", lambda device: Sensors(remark="nobody knows its clocks", root=None))
-    run.start([specs[0], specs[0].with_(target="bigger")], Output("csv", tmp_path / "results"))
-    assert len(tables) == 2
-    assert capsys.readouterr().err.count("note: nobody knows its clocks\n") == 1
+    run.start([specs[0], specs[0].with_(target="bigger")], Output("csv", tmp_path / "others"))
+    assert len(tables) == 1 + 2
+    assert capsys.readouterr().err.count("note: nobody knows its clocks\n") == 1, "for all pairs"
 
 
 @pytest.mark.skipif(not Path("/proc/stat").is_file(), reason="the system has no /proc/stat")
@@ -183,30 +178,21 @@ def test_a_display_that_fails_loses_nothing_that_was_measured(
     assert [row["prompts"] for row in rows_of(tmp_path / "results")] == ["5", "5"]
 
 
-def refusing(error: Exception) -> Callable[..., None]:
-    def load(self: Table, longest: int = 0, watch: Loading = unseen) -> None:
-        raise error
-
-    return load
-
-
-def test_the_only_pair_that_cannot_be_loaded_ends_its_job_and_leaves_no_folder(
+def test_what_cannot_be_loaded_or_measured_ends_its_job_and_leaves_no_folder(
     tables: list[Table], specs: list[RunSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Table, "load", refusing(UnusableModelError("no such table")))
+    def refuse(self: Table, longest: int = 0, watch: Loading = unseen) -> None:
+        raise UnusableModelError("no such table")
+
+    with pytest.raises(UsageError, match="--k auto reads the networks of a pair, and the backend table gives no"):
+        run.start([specs[0].with_(schedule="auto")], Output("csv", tmp_path / "results"))
+    assert tables[0].calls == [], "before anything is loaded"
+    assert not (tmp_path / "results").exists()
+    monkeypatch.setattr(Table, "load", refuse)
     with pytest.raises(UnusableModelError, match=r"^no such table$"):
         run.start(specs, Output("csv", tmp_path / "results"))
     assert list((tmp_path / "results").iterdir()) == []
-    assert tables[0].calls == ["unload"]
-
-
-def test_a_schedule_that_needs_costs_is_refused_before_anything_is_loaded(
-    tables: list[Table], specs: list[RunSpec], tmp_path: Path
-) -> None:
-    with pytest.raises(UsageError, match="--k auto reads the networks of a pair, and the backend table gives no"):
-        run.start([specs[0].with_(schedule="auto")], Output("csv", tmp_path / "results"))
-    assert tables[0].calls == []
-    assert not (tmp_path / "results").exists()
+    assert tables[1].calls == ["unload"]
 
 
 SEARCHES = {"calibrate": "a calibration", "tree": "the search for a tree", "trace": "a trace"}
