@@ -16,7 +16,7 @@ from specbench.decoding.method_files import methods
 from specbench.decoding.methods import build
 from specbench.decoding.protocols import Verifier
 from specbench.decoding.randomness import seeded
-from specbench.decoding.tokens import levels, topology
+from specbench.decoding.tokens import TokenTree, levels, topology
 from specbench.decoding.verifiers.block import Traversal
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
@@ -29,7 +29,6 @@ from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, block_error, one_round, proposals
 from tests.support.tiny import network, path_to
 from tests.support.toys import CPU, KINDS, PROMPT, Toy, random_pair
-from tests.support.watched import Watched
 from tests.theory.oracles import (
     best_from_the_leaves,
     rejection_chances,
@@ -183,6 +182,18 @@ def test_the_chances_that_the_search_predicts_with_are_those_of_a_tree() -> None
     for parents in ((-1, -1, 0), (-1, -1, 1, 0), (-1, 0, 0)):
         found = one_round(Speculate(Planned(Toy(q), parents), Toy(p), Rejection()), [PROMPT], 6)
         assert float(found.mean(found.step.round.emitted)) == pytest.approx(expected_tokens(parents, chances), abs=1e-9)
+
+
+class Watched(Causal):
+    """`fed` has the tree and the rows of every call of `expand`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.fed: list[tuple[TokenTree, Tensor]] = []
+
+    def expand(self, context: Any, tree: TokenTree, *rest: Any, **named: Any) -> Tensor:
+        self.fed.append((tree, super().expand(context, tree, *rest, **named)))
+        return self.fed[-1][1]
 
 
 @all_shapes

@@ -30,19 +30,8 @@ class Stream:
     def wait_stream(self, other: "Stream") -> None:
         return
 
-    def wait_event(self, event: "Event") -> None:
-        return
-
-    def query(self) -> bool:
-        return True
-
     def synchronize(self) -> None:
         machine().wait("stream.synchronize")
-
-    def record_event(self, event: "Event | None" = None) -> "Event":
-        event = event or Event()
-        event.record()
-        return event
 
 
 @dataclass
@@ -93,10 +82,6 @@ class Event:
     def synchronize(self) -> None:
         self._refuse_inside()
         machine().wait("event.synchronize", self.place)
-
-    def query(self) -> bool:
-        self._refuse_inside()
-        return self.place <= machine().reached
 
     def elapsed_time(self, other: "Event") -> float:
         for event in (self, other):
