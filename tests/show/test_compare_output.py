@@ -81,8 +81,10 @@ def test_files_are_written_beside_the_table(
     command("compare", "--junit", tmp_path / "no" / "where.xml", *slow).refused("choose another file")
 
 
-def test_what_is_no_run_is_refused_in_one_line_that_says_what_to_give(command: Command, tmp_path: Path) -> None:
-    good = folder(tmp_path / "good", cell())
+def test_what_cannot_be_compared_is_refused_in_one_line(command: Command, tmp_path: Path) -> None:
+    good, twice = folder(tmp_path / "good", cell()), folder(tmp_path / "twice", cell(), cell())
+    command("compare", twice, twice).refused("two rows for one cell")
+    command("compare", "--checks", "vibes", good, good).refused("choose deterministic, ratios, absolute")
     (tmp_path / "empty").mkdir()
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     (tmp_path / "results.csv").write_text("a,b\n1,2\n")
