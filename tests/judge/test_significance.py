@@ -175,6 +175,11 @@ def test_gates_alone_decide(command: Command, tmp_path: Path) -> None:
         ("speedup", "ok"), ("round_ms", "REGRESSION"),
     ]  # fmt: skip
     assert command(*run, "speedup_predicted<-10%").code == 3, "a number without samples is compared as it stands"
+    command(*run, "sppedup<-10%").refused("did you mean speedup")
+    command(*run, "dataset<-10%").refused("not a number")
+    command(*run, "c>1%", "--checks", "ratios").refused("leave out --checks")
+    failed = folder(tmp_path / "failed", cell(status="oom"))
+    assert command("compare", folder(tmp_path / "whole", cell()), failed, "--fail-on", "speedup<-5%").code == 7
 
 
 # --- text of several methods ------------------------------------------------------------------------------------------
