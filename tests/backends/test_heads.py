@@ -176,3 +176,9 @@ def test_a_target_of_few_positions_is_probed_with_as_many(
     words = ("--dataset", prompts(tmp_path / "words.jsonl", 4), "--max-new-tokens", 4, "--warmup", 0)
     found = command("run", "--target", target, "--draft", head, *words, *SETTINGS)
     assert (found.code, "places of an article" in found.err) == (0, True), found.err
+
+
+def test_a_head_of_another_target_is_refused(run: Command, config: Any, tmp_path: Path) -> None:
+    other = AutoConfig.from_pretrained(config.name_or_path, hidden_size=2 * config.hidden_size)
+    found = run("--draft", written(tmp_path, "eagle1", other), *SETTINGS)
+    assert (found.code, "it is for a target of width" in found.err) == (4, True), found.err
