@@ -49,16 +49,16 @@ def test_a_module_takes_what_it_is_said_to_take(name: str, tmp_path: Path) -> No
     judge.start(context)
     draft.start(context)
     draft.sample(context, 2, seeded([0], CPU))
-    slots = length_of(judge), length_of(draft)
+    slots = length_of(judge), length_of(draft.model)
     plain = network_sizes(net.config, torch.float32, CPU).cache(slots[0], 1)
-    taken = stored_in(judge) + stored_in(draft) - plain
+    taken = stored_in(judge) + stored_in(draft.model) - plain
     assert taken <= size.cache(max(slots), 1) < 4 * taken
     assert size.weights == sum(tensor.nbytes for tensor in head.tensors.values())
     assert size.inner >= max(max(part.shape) for part in student.head.layer.parameters() if part.ndim > 1)
 
 
 def length_of(model: Any) -> int:
-    return int(getattr(model, "model", model).cache.rows[0].keys.shape[2])
+    return int(model.cache.rows[0].keys.shape[2])
 
 
 def stored_in(model: Any) -> int:
