@@ -66,8 +66,8 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "verify": measuring.verify, "audit": measuring.audit, "import": reading.imported, "profile": reading.profile_of,
     },
     "Find and train drafts": {
-        "tree": measuring.tree, "skip-layers": measuring.skip_layers, "design-draft": training.design_draft,
-        "new-method": machine.new_method,
+        "drafts": machine.drafts, "tree": measuring.tree, "skip-layers": measuring.skip_layers,
+        "design-draft": training.design_draft, "new-method": machine.new_method,
     },
     "Set up": {"cache": machine.cache},
 }  # fmt: skip

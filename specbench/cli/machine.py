@@ -38,7 +38,7 @@ from specbench.models.checkpoints import names
 from specbench.models.execution.compile_cache import BOUND, clear, files_of, place, size_of
 from specbench.models.scale.shapes import Shape, find, shapes
 from specbench.show.table import print_records
-from specbench.wording import clean, gigabytes
+from specbench.wording import clean, formatted, gigabytes, near
 
 BYTES = 2  # per weight in bfloat16
 
@@ -263,6 +263,46 @@ def method_row(name: str) -> dict[str, Any]:
         "summary": content["summary"],
         "paper": content["paper"],
     }
+
+
+OfTarget = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="An alias, a hub id, or a part of one.")]
+
+
+@options(..., PLAIN)
+def drafts(given: Given, target: OfTarget = None) -> None:
+    """List public drafts and heads of a target, with the acceptance length that their sources give.
+
+    specbench has loaded none of them. All formats but table name the source of every entry.
+
+    Examples:
+
+    specbench drafts qwen3-8b
+
+    specbench drafts --format json
+    """
+    found = names.drafts_of(target or "")
+    if not found:
+        raise UsageError(f"no public draft of {clean(target)} is known{near(str(target), names.published())}")
+    rows = [
+        {"target": name, **one.model_dump(), "engines": ", ".join(one.engines)}
+        for name, some in found.items()
+        for one in some
+    ]
+    short = [
+        {
+            **({"target": row["target"]} if len(found) > 1 else {}),
+            "draft": row["draft"] or "in the target's files",
+            "method": row["method"],
+            "format": row["format"],
+            "licence": row["licence"] or "not known",
+            "AL": formatted(row["length"], ".2f"),
+            "K": row["k"] or "–",
+            "measured on": row["conditions"] or "–",
+        }
+        for row in rows
+    ]
+    title = f"drafts of {next(iter(found))}" if len(found) == 1 else "drafts"
+    print_records(rows, {f"{title}, as published (AL: tokens per round with K drafted)": short}, given["format"])
 
 
 TEMPLATE = CONFIGS / "new-method"

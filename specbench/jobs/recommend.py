@@ -28,6 +28,7 @@ from specbench.judge.candidates import best_ks, flaw, vllm_schedule
 from specbench.judge.choice import Choice, best_choices, contenders, name_of, why_not
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
+from specbench.models.checkpoints.names import drafts_of
 from specbench.results.cells import raise_for_status
 from specbench.results.named_runs import short_name
 from specbench.results.reading import read_run
@@ -117,6 +118,8 @@ def start_recommend(cells: Sequence[RunSpec], setup: Setup) -> None:
     for answer, topic in zip(answers, topics_of(answers), strict=True):
         heading = f"deploy ({topic}):" if len(answers) > 1 else "deploy:"
         typer.echo("\n  ".join([heading, *deploy(answer, rows)]))
+    if len(other := drafts_of(cells[0].target)) == 1:
+        setup.say(f"public drafts of {next(iter(other))}: specbench drafts {cells[0].target}")
 
 
 def most_promising(

@@ -14,7 +14,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from specbench import hub
 from specbench.errors import UnusableModelError, UsageError
@@ -99,9 +99,40 @@ class Table(_Entry):
         return self
 
 
+class Published(_Entry):
+    """A public draft or head of a target. `length`: its published tokens per round, with `k` drafted and under these
+    `conditions`. None: no source says it, and of `draft` that it lies in the target's own files."""
+
+    draft: str | None
+    method: str
+    format: str
+    licence: str | None
+    engines: tuple[str, ...] = ()
+    length: float | None = Field(default=None, gt=1)
+    k: int | None = Field(default=None, ge=1)
+    conditions: str = ""
+    source: str
+    note: str = ""
+
+
 @cache
 def shipped() -> Table:
     return read_checked(FILE, Table.model_validate)
+
+
+def published() -> dict[str, list[Published]]:
+    """The directory of public drafts, by the hub id of the target."""
+    return read_checked(CONFIGS / "drafts.yaml", TypeAdapter(dict[str, list[Published]]).validate_python)
+
+
+def drafts_of(target: str) -> dict[str, list[Published]]:
+    """The part of the directory on targets with this name, an alias, a hub id or a part of one, in any case."""
+    model = shipped().models.get(target)
+    wanted = ((model and model.repo) or target).lower()
+    every = published()
+    return {name: every[name] for name in every if name.lower() == wanted} or {
+        name: found for name, found in every.items() if wanted in name.lower()
+    }
 
 
 @dataclass(frozen=True)
