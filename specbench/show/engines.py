@@ -14,8 +14,8 @@ from specbench.show.fitting import draw, screen, sentence
 from specbench.show.table import Table, print_data
 from specbench.show.tables import LABELS, Columns, named, naming
 from specbench.show.text import NOTHING, Format, cell_text, heading, is_number, lookahead, one_line, over, short_dataset
-from specbench.spec import BASELINE
-from specbench.wording import Row, counted, formatted, grouped, number_in, text_in
+from specbench.spec import BASELINE, drafted_by
+from specbench.wording import Row, clean, counted, formatted, grouped, number_in, text_in
 
 
 def engine(row: Row) -> str:
@@ -325,7 +325,12 @@ def sides_in(row: Row, names: Sequence[str]) -> Iterator[Side]:
     """The baseline of a cell, and its method."""
     yield Side(names, BASELINE, row, "baseline_")
     if row["method"] != BASELINE:
-        yield Side(names, f"{named(row, 'method')} K{named(row, 'k')}", row, "")
+        yield Side(names, arm_of(row), row, "")
+
+
+def arm_of(row: Row) -> str:
+    """How a cell drafts, and its K."""
+    return f"{clean(drafted_by(text_in(row, 'spec_config'), named(row, 'method')), 60)} K{named(row, 'k')}"
 
 
 @dataclass(frozen=True)
@@ -337,7 +342,7 @@ class Loads:
 
     @property
     def name(self) -> str:
-        return f"{named(self.rows[0], 'method')} K{named(self.rows[0], 'k')}"
+        return arm_of(self.rows[0])
 
     @property
     def said(self) -> list[str]:

@@ -503,3 +503,17 @@ def test_each_of_several_runs_has_its_own_command(command: Command, tmp_path: Pa
     same = [write(tmp_path / n, row(k, 0.8, prompts=3), command=made(n)) for k, n in ((1, "three"), (2, "four"))]
     told = command("verdict", *(run / "results.csv" for run in same)).out.splitlines()
     assert told[-1] == "next: settle it: the same run with --limit 20", "neither alone settles a no"
+
+
+@pytest.mark.parametrize(
+    ("config", "best"),
+    [
+        ("ngram", "ngram (K = 4)"),
+        ('{"method": "mtp", "num_speculative_tokens": 4}', "mtp (K = 4)"),
+        ('{"model": "small", "num_speculative_tokens": 4}', "draft-model (K = 4)"),
+        ("", "K = 4"),
+    ],
+)
+def test_an_arm_of_a_server_is_named_as_it_drafts(config: str, best: str) -> None:
+    (answer,) = recommend([row(spec_config=config, k=4, method="chain")])
+    assert answer.best == best
