@@ -15,10 +15,12 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from specbench.errors import UsageError
-from specbench.files import CONFIGS, read_whole, read_yaml
+from specbench.files import CONFIGS, read_checked, read_whole, read_yaml
 from specbench.settings import is_number
-from specbench.wording import first_line, near, redact
+from specbench.wording import clean, first_line, near, redact
 
 LARGEST = 1 << 20  # bytes of a file
 DEEPEST = 512  # positions, as K
@@ -143,3 +145,21 @@ def source_of(given: Any) -> str:
     if isinstance(given, dict):
         given = given.get("text") or ", ".join(f"{key} {value}" for key, value in given.items())
     return redact(" ".join(given.split()))[:200] if isinstance(given, str) else ""
+
+
+def golden_length(text: str, k: int) -> float:
+    """The acceptance length for K in a file of InferenceX, golden_al_distribution: {model: {thinking_on: {K: length}}}.
+
+    FILE.yaml, or FILE.yaml:NAME with a part of the name of one of its curves. UsageError without a length for K.
+    """
+    file, _, name = text.partition(".yaml:")
+    path = Path(file if file.endswith(".yaml") else f"{file}.yaml")
+    content = read_checked(path, TypeAdapter(dict[str, dict[str, dict[int, float]]]).validate_python)
+    curves = {f"{model} {mode}": curve for model, modes in content.items() for mode, curve in modes.items()}
+    wanted = [curve for one, curve in curves.items() if name in one]
+    if len(wanted) != 1:
+        raise UsageError(f"--acceptance {text}: name one curve as {path}:NAME, from {clean(', '.join(curves), 300)}")
+    if k not in wanted[0]:
+        known = ", ".join(map(str, wanted[0]))
+        raise UsageError(f"--acceptance {text}: it has no acceptance length for K = {k}, only for {known}")
+    return wanted[0][k]

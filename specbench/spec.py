@@ -93,7 +93,8 @@ class RunSpec(BaseModel):
         "DSpark head, the chance that it gives the next one.", of=LOOKAHEAD, within="schedule")] = 0.4
     acceptance: Annotated[Rates | None, Setting(
         "Method", "acceptance", "Synthetic acceptance at the same compute: a rate (0.8), one per position "
-        "(0.8,0.7,0.6), a mean length (al:3.2, al:3.2@min-variance), or a profile (FILE.json, see specbench profile).",
+        "(0.8,0.7,0.6), a mean length (al:3.2, al:3.2@min-variance), a profile (FILE.json, see specbench profile), or "
+        "InferenceX's golden lengths (FILE.yaml, FILE.yaml:thinking_off).",
         typed=str)] = None
     acceptance_source: Annotated[str | None, Setting(
         "Method", "acceptance", "Source of the rates of --acceptance, for the results.", of=CELL,

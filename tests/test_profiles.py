@@ -164,3 +164,20 @@ def row(dataset: str, k: int, *acceptance: float, method: str = "chain") -> Row:
     about = {"cell": f"{dataset}{k}", "target": "demo", "dataset": dataset, "method": method, "k": str(k)}
     about |= {"drafted_per_round": k, "nodes_per_round": k}
     return {**about, **{f"acceptance_at_{i}": chance for i, chance in enumerate(acceptance, start=1)}}
+
+
+GOLDEN = "# run 1\nmodel:\n  thinking_on: {1: 1.86, 3: 3.08}\n  thinking_off: {1: 1.93, 3: 3.55}\n"
+
+
+def test_golden_lengths_are_those_of_their_lookahead(tmp_path: Path) -> None:
+    file = tmp_path / "golden.yaml"
+    file.write_text(GOLDEN)
+    found = cells({"k": [1, 3], "acceptance": f"{file}:thinking_on"})
+    assert [cell.acceptance for cell in found] == [(0.86,), (1, 1, 0.08)]
+    assert found[1].acceptance_source == "AL 3.08 at K = 3, min-variance"
+    for which, k, said in (("", 3, "name one curve as"), (":thinking_on", 2, "no acceptance length for K = 2")):
+        with pytest.raises(UsageError, match=said):
+            cells({"k": k, "acceptance": f"{file}{which}"})
+    file.write_text("model: {thinking_on: 3}\n")
+    with pytest.raises(UsageError, match="thinking_on"):
+        cells({"k": 3, "acceptance": str(file)})

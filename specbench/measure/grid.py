@@ -14,7 +14,7 @@ from specbench.data import sources
 from specbench.decoding.method_files import SYNONYMS, needs, read_method
 from specbench.errors import UsageError
 from specbench.models.checkpoints import names
-from specbench.presets import DIGITS, read_profile
+from specbench.presets import DIGITS, golden_length, read_profile
 from specbench.settings import declared, part
 from specbench.spec import BASELINE, CHOOSING, USUAL, RunSpec, methods_of, parsed
 from specbench.theory.optimum import alpha_from_tokens
@@ -88,7 +88,7 @@ def pair_of(pair: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
 def cell(chosen: Mapping[str, Any]) -> RunSpec:
     """One cell. K may be the word auto; a method without a draft has no lookahead and no acceptance."""
     chosen = dict(chosen)
-    if isinstance(length := chosen.get("acceptance"), str) and length.startswith("al:"):
+    if isinstance(length := chosen.get("acceptance"), str) and (length.startswith("al:") or ".yaml" in length):
         return of_length(cell(chosen | {"acceptance": None}), length)
     if (method := chosen.get("method")) in SYNONYMS:
         chosen["method"] = SYNONYMS[method]
@@ -143,6 +143,8 @@ def of_length(spec: RunSpec, text: str) -> RunSpec:
     """
     if spec.method == BASELINE:
         return spec
+    if not text.startswith("al:"):
+        return of_length(spec, f"al:{golden_length(text, spec.k)}@min-variance")
     if (found := LENGTH.fullmatch(text)) is None:
         wrong = "write an acceptance length as al:3.24, al:3.24@geometric or al:3.24@min-variance"
     elif spec.method == CHOOSING or spec.schedule != "constant":
@@ -223,7 +225,7 @@ def rates(given: Any) -> tuple[float, ...] | None:
     if not found or not all(0 <= rate <= 1 for rate in found):
         raise UsageError(
             f"--acceptance {str(given)[:60]!r}: write a rate from 0 to 1 (0.8), one per position "
-            "(0.8,0.7,0.6), a mean length (al:3.2), or the file of a profile (.json)"
+            "(0.8,0.7,0.6), a mean length (al:3.2), or a file of a profile (.json) or of lengths (.yaml)"
         )
     return found
 
