@@ -112,16 +112,18 @@ def published_table(preset: Preset, rows: Sequence[Row]) -> Table:
     """A line for every published number and every measured cell it belongs to; without cells, only the text."""
     lines = [line for row in rows for line in _lines(preset, row)]
     words = (f"paper: {preset.paper}", f"reproduced: {preset.reproduces}", f"different: {preset.differs}")
-    header = ("number", "of", "published", "measured") if lines else ()
+    header = ("number", "of", "published", "measured", "deviation") if lines else ()
     return Table(f"preset {preset.name}", header, lines, left=2, keys=2, above=words)
 
 
-def _lines(preset: Preset, row: Row) -> Iterator[tuple[str, str, str, str]]:
+def _lines(preset: Preset, row: Row) -> Iterator[tuple[str, ...]]:
     for published in preset.published:
         if all(_same(published[name], row, name) for name in preset.told & set(published)):
             for name, number in published.items():
                 if name not in preset.told:
-                    yield name, _cell(preset, row), f"{number:g}", one_line(cell_text(row, name))
+                    found = number_in(row, name)
+                    away = formatted(found and found / number - 1, "+.0%")
+                    yield name, _cell(preset, row), f"{number:g}", one_line(cell_text(row, name)), away
 
 
 def _same(wanted: object, row: Row, name: str) -> bool:

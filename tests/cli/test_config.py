@@ -56,7 +56,7 @@ def test_a_shell_completes_what_specbench_knows() -> None:
     assert offered("format", "json") == ["json", "jsonl"]
     assert offered("tier", "c", setting("tier").words) == ["compile"]
     assert completed("limit") == {}
-    assert OWN["preset"].parameter.annotation.__metadata__[0].autocompletion("spec-") == ["spec-bench"]
+    assert OWN["preset"].parameter.annotation.__metadata__[0].autocompletion("spec-") == ["spec-bench-vicuna", "spec-bench"]
     assert "methods" in grid_names()
 
 
@@ -93,8 +93,8 @@ def test_published_numbers_stand_beside_the_measured_ones_of_their_cell() -> Non
     row = {**RunSpec(dataset="xsum", temperature=1.0).model_dump(mode="json"), "speedup": 1.5, "c": 0.1}
     table = published_table(preset("chen2023-xsum"), [row])
     assert [tuple(line) for line in table.lines] == [
-        ("c", "xsum, temperature 1.0", "0.128", "0.100"),
-        ("speedup", "xsum, temperature 1.0", "1.92", "1.500×"),
+        ("c", "xsum, temperature 1.0", "0.128", "0.100", "-22%"),
+        ("speedup", "xsum, temperature 1.0", "1.92", "1.500×", "-22%"),
     ]
     assert published_table(preset("chen2023-xsum"), [{**row, "temperature": 0.5}]).lines == []
 
