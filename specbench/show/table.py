@@ -167,4 +167,4 @@ def print_markdown(title: str, rows: Records) -> None:
 
 
 def record_text(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else clean(value, 200)
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else clean(value, 200)

@@ -244,7 +244,7 @@ RECORD = "--per-request-spec-decode-metrics"
         ("sglang", {"server_args": "--max-running-requests=9", "spec_config": "mtp"},
          "--enable-metrics --max-running-requests=9", f"--speculative-algorithm EAGLE {CHAIN}"),
         ("llama-server", {"method": "prompt-lookup"}, "--metrics --no-webui --kv-unified",
-         "--spec-type ngram-simple --spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m 2"),
+         "--spec-type ngram-simple --spec-ngram-simple-size-n 2 --spec-ngram-simple-size-m 2"),
         ("llama-server", {"spec_config": "eagle3", "spec_args": "--spec-draft-p-min 0.5"},
          "--metrics --no-webui --kv-unified",
          "--spec-type draft-eagle3 -md d --spec-draft-n-max 2 --spec-draft-p-min 0.5"),

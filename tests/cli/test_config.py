@@ -56,7 +56,10 @@ def test_a_shell_completes_what_specbench_knows() -> None:
     assert offered("format", "json") == ["json", "jsonl"]
     assert offered("tier", "c", setting("tier").words) == ["compile"]
     assert completed("limit") == {}
-    assert OWN["preset"].parameter.annotation.__metadata__[0].autocompletion("spec-") == ["spec-bench-vicuna", "spec-bench"]
+    assert OWN["preset"].parameter.annotation.__metadata__[0].autocompletion("spec-") == [
+        "spec-bench-vicuna",
+        "spec-bench",
+    ]
     assert "methods" in grid_names()
 
 

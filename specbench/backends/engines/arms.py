@@ -15,7 +15,9 @@ from specbench.errors import UsageError
 from specbench.spec import BASELINE, RunSpec
 from specbench.wording import clean, near
 
-DRAFT, K, WIDTH = "{draft}", "{k}", "{k+1}"  # places in named arms: the draft, K, and the tokens of a pass
+# Places in named arms: the draft, K, the tokens of a pass, and those that a lookup compares: llama.cpp's drafts nothing
+# if they are more than K.
+DRAFT, K, WIDTH, COMPARED = "{draft}", "{k}", "{k+1}", "{n}"
 CONFIG = "--speculative-config"
 METHODS = {"chain": "draft-model", "prompt-lookup": "ngram", "suffix": "suffix"}  # methods that name an arm
 
@@ -82,7 +84,7 @@ ENGINES = {
             "eagle3": f"--spec-type draft-eagle3 -md {DRAFT} {MAXIMUM}", "mtp": f"--spec-type draft-mtp {MAXIMUM}",
             "dflash": f"--spec-type draft-dflash -md {DRAFT} {MAXIMUM}",
             "dspark": f"--spec-type draft-dspark -md {DRAFT} {MAXIMUM}",
-            "ngram": f"--spec-type ngram-simple --spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m {K}",
+            "ngram": f"--spec-type ngram-simple --spec-ngram-simple-size-n {COMPARED} --spec-ngram-simple-size-m {K}",
             "ngram-mod": f"--spec-type ngram-mod --spec-ngram-mod-n-min 0 --spec-ngram-mod-n-max {K}",
         },
         speculative=("--spec-", "-md", "--model-draft", "-hfd"),
@@ -166,7 +168,7 @@ def filled(spec: RunSpec, name: str, draft: str | None) -> list[str]:
     if draft is None and DRAFT in (arm if isinstance(arm, str) else arm.values()):
         raise UsageError(f"--backend {spec.backend}: {name} drafts with a model: name it with --draft")
     if isinstance(arm, str):
-        places = {DRAFT: str(draft), K: str(spec.k), WIDTH: str(spec.k + 1)}
+        places = {DRAFT: str(draft), K: str(spec.k), WIDTH: str(spec.k + 1), COMPARED: str(min(3, spec.k))}
         return [places.get(word, word) for word in arm.split()]
     config = {key: draft if one == DRAFT else one for key, one in arm.items()}
     return [CONFIG, json.dumps({**config, "num_speculative_tokens": spec.k})]
