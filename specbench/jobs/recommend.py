@@ -40,6 +40,7 @@ from specbench.wording import Row, grouped, text_in
 
 SCOUTS, LEAST = 8, 4  # prompts of the first run at most, and of the second one at least
 REQUESTS, SHARE = 40, 0.25  # of an audit, and the part of the time that is kept for audits
+SHORTEST = 3  # minutes of an audit, at least
 LOAD = ("dataset", "context", "temperature", "batch", "arrivals")
 SELF = ("ngram", "ngram-mod", "suffix")  # arms of servers that draft from the text
 # Settings that an audit chooses itself.
@@ -160,13 +161,14 @@ def after_audits(final: run.Outcome, ends: float, setup: Setup) -> tuple[list[Ro
         known.add(name)
         setup.say(f"auditing {name}, with up to {REQUESTS} requests")
         chosen = {key: value for key, value in spec.model_dump(exclude=OWN).items() if value}
-        left = max((ends - time.monotonic()) / 60, 1)
+        left = max((ends - time.monotonic()) / 60, SHORTEST)
         try:
             made, place = audited(Wanted(chosen, requests=REQUESTS, minutes=left), replace(setup.output, quiet=True))
         except SpecbenchError as error:
             lines.append(f"{name} was not audited: {error}")
             continue
-        lines.append(f"audit of {name} (K = {spec.k}): {headline(made)[0]}; see {place / PAGE}")
+        found = "; ".join(headline(made)[: 2 + bool(made.left)])
+        lines.append(f"audit of {name} (K = {spec.k}): {found}; see {place / PAGE}")
         if made.faults:
             failed = {"status": "failed", "error": f"it fails the audit ({made.faults[0].cell})"}
             rows = [{**row, **failed} if name_of(row) == name else row for row in rows]
