@@ -272,7 +272,7 @@ OfTarget = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="An ali
 def drafts(given: Given, target: OfTarget = None) -> None:
     """List public drafts and heads of a target, with the acceptance length that their sources give.
 
-    specbench has loaded none of them. All formats but table name the source of every entry.
+    None of them was loaded here. All formats but table name the source of every entry.
 
     Examples:
 
