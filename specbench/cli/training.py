@@ -30,6 +30,7 @@ from specbench.settings import declared, group
 from specbench.spec import RunSpec
 from specbench.training.data import HELP
 from specbench.training.recipe import Recipe
+from specbench.wording import redact
 
 if TYPE_CHECKING:
     from specbench.jobs.training.data import Source
@@ -326,5 +327,5 @@ def training_of(given: Given, start: "Beginning") -> "Draft":
         hours=given.get("hours"),
         minutes=given.get("checkpoint_minutes", 5.0),
         licence=given.get("license"),
-        command=shlex.join(["specbench", *sys.argv[1:]]),
+        command=shlex.join(["specbench", *map(redact, sys.argv[1:])]),
     )

@@ -89,9 +89,6 @@ def test_greedy_answers_are_those_without_a_draft(draft: Draft) -> None:
     for prompt in prompts(9, 20):
         for fields in ({}, FIELDS["penalties"], FIELDS["bias"], {"min_tokens": 30, "stop": "7 w0"}):
             texts = [ask(one, prompt, **fields) for one in (plain, fast)]
-            assert [
-                {name: one[name] for name in ("token_ids", "text", "finish_reason", "stop_reason")} for one in texts
-            ]
             assert texts[0]["choices"] == texts[1]["choices"]
     assert texts[1]["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"]
 
