@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 import yaml
 
-from specbench.cli import app
+from specbench.cli import app, training
 from specbench.errors import UsageError
 from specbench.jobs import reading
 from specbench.measure.group import failure_of
@@ -241,3 +241,11 @@ def test_the_command_is_kept_without_it(command: Command, pair, tmp_path: Path) 
     (description,) = tmp_path.rglob("run.json")
     assert "?token=***" in description.read_text()
     assert SECRET not in description.read_text()
+
+
+def test_the_card_of_a_draft_holds_no_password_of_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = ["specbench", "train", "draft", "--data", f"https://user:{SECRET}@h/x"]
+    monkeypatch.setattr(sys, "argv", words)
+    found = training.draft_of({"output": tmp_path, "data": ["code"]})
+    assert "train draft --data" in found.command
+    assert SECRET not in found.command
