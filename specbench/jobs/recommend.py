@@ -71,9 +71,11 @@ class Setup:
         """The second run of the recommendation that is continued, if it had begun: a later one of the same cells."""
         if self.before is None:
             return None
+        began = self.before.name.partition("_")[0]  # to the second, in which both may have begun
         for path in sorted(self.before.parent.iterdir()):
             with suppress(SpecbenchError):
-                if path.name > self.before.name and unlimited(read_run(path).specs) == unlimited(specs):
+                later = path.name >= began and path.name != self.before.name
+                if later and unlimited(read_run(path).specs) == unlimited(specs):
                     return path
         return None
 
