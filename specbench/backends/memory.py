@@ -143,7 +143,7 @@ class Estimate:
         return Arm(cached, prompt, length, nodes, spec.batch, self.learning(spec.method, rows))
 
     def learning(self, method: str, kept: Sequence[int]) -> int:
-        """Bytes of drafts that learn while decoding this many rows; if a method has one, all its drafts count as such."""
+        """Bytes of drafts that learn while decoding this many rows; if one of a method does, all its drafts count."""
         bases = [self.pair.kept.get(name, (name, ()))[0] for name in drafts_with(method)]
         vocabulary = self.networks["target"].vocabulary
         return sum(self.networks[base].learning(rows, vocabulary) for rows in kept for base in bases)
