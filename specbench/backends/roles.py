@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from specbench.backends.engines import arms
 from specbench.decoding.decode import buffer_length
 from specbench.decoding.drafters.schedule import scheduled
 from specbench.decoding.loop import Speculate
@@ -230,6 +231,8 @@ def refuse_heads(spec: RunSpec, heads: Collection[str]) -> None:
 
 def carries(spec: RunSpec) -> str:
     """The part of a method that carries state from prompt to prompt; empty if prompts are independent."""
+    if spec.backend in arms.ENGINES:
+        return arms.memory_of(spec)
     carried = form(spec, None).carries
     return "" if carried is None else type(carried).__name__
 
@@ -247,9 +250,9 @@ def unthinking(specs: Iterable[RunSpec], spans: Spans) -> tuple[str, ...]:
 
 def refuse_carrying(spec: RunSpec) -> None:
     """UsageError for settings that would change the meaning of a method with carried state."""
-    if not carries(spec):
+    if not (carried := carries(spec)):
         return
-    says = f"--method {spec.method} learns from every prompt"
+    says = f"{carried if spec.backend in arms.ENGINES else f'--method {spec.method}'} learns from every prompt"
     if spec.repeat > 1:
         raise UsageError(
             f"--repeat {spec.repeat}: {says}, so a repetition would measure something else: leave it out, and give "

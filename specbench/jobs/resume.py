@@ -214,7 +214,7 @@ def refuse_dependent(run: Run, past: Past) -> None:
             "it decodes prompts in batches": spec.batch > 1,
             "it repeats them": spec.repeat > 1,
             "--until-ci decides how many it takes": spec.until_ci is not None,
-            f"{spec.method} learns from prompt to prompt": bool(carries),
+            f"{carries} learns from prompt to prompt": bool(carries),
         }
         if reasons := [reason for reason, holds in why.items() if holds]:
             raise UsageError(

@@ -159,8 +159,8 @@ OF_RATES = (
 OF_LIMITS = "Failed requests are within no limit. Intervals: Wilson's, and Newcombe's for the paired difference."
 LEGEND = (
     "TTFT: to the first piece of an answer; TPOT: (end to end − TTFT) ÷ (tokens − 1); per step: between two pieces of "
-    "the stream. With speculation a piece holds all tokens of a round, so the time per step (often called ITL) grows "
-    "while the time per token falls: compare TPOT."
+    "the stream. With speculation a piece holds all tokens of a round, but llama.cpp's only one, so the time per step "
+    "(often called ITL) grows while the time per token falls: compare TPOT."
 )
 NOTE = (
     "speedup: BASE ÷ SPEC in seconds per token after the first, paired by prompt, with its 95 % interval over prompts. "

@@ -16,6 +16,7 @@ import pytest
 from specbench.backends.choose import backend_for
 from specbench.backends.engines import arms, client, install, started
 from specbench.backends.engines.started import Started
+from specbench.backends.roles import carries
 from specbench.errors import ServerError, SpecbenchError, UnusableModelError, UsageError
 from specbench.measure import grid
 from specbench.measure.lossless import losslessness_of
@@ -135,6 +136,24 @@ def test_arms_with_the_same_words_share_a_server(begun: Path, pair: Pair) -> Non
     assert (len(engines(begun)), len(left(begun))) == (1, 2)
     backend.keep([spec.baseline])
     assert left(begun) == []
+
+
+def test_a_lookup_that_keeps_answers_is_started_anew_after_its_warm_up_and_for_another_load(
+    begun: Path, pair: Pair
+) -> None:
+    """It would find the answers that it has given before to the same prompts."""
+    backend, spec = opened(pair, spec_config='{"method": "suffix", "num_speculative_tokens": 3}')
+    chain = spec.with_(spec_config=None)
+    assert (carries(spec), carries(chain)) == ("suffix", "")
+    for one, in_all in ((spec, 1), (chain, 2), (spec, 3), (chain, 3), (spec.with_(batch=4), 4)):
+        decode = backend.prepare(one, 4)
+        assert len(engines(begun)) == in_all
+        decode([b"w1 w2 w3"], [0])
+    backend.unload()
+    backend.prepare(spec, 4)
+    backend.prepare(spec, 4)
+    assert len(engines(begun)) == 5, "one that has answered nothing is kept"
+    backend.unload()
 
 
 # --- how they fail ----------------------------------------------------------------------------------------------------

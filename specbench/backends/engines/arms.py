@@ -6,6 +6,7 @@ An arm is given by name, or passed through: words that go to the engine as they 
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ class Engine:
     model, label: its options for the model, and for the name that requests use. both: words of every arm. drafting:
     words of arms with a draft. slots: its option for requests at once, where the default is small. off: words that
     speculation turns off by itself. named: arms by name, as a JSON object (vLLM) or as words. speculative: beginnings
-    of the words of speculation. widths: options that hold K, and how much more than K they hold.
+    of the words of speculation. widths: options that hold K, and how much more than K they hold. memories: words of
+    lookups that keep earlier answers, and find them again when the same prompt returns.
     """
 
     model: str
@@ -41,6 +43,7 @@ class Engine:
     drafting: str = ""
     slots: str = ""
     off: tuple[str, ...] = ()
+    memories: tuple[str, ...] = ()
 
 
 CHAIN = f"--speculative-num-steps {K} --speculative-eagle-topk 1 --speculative-num-draft-tokens {WIDTH}"
@@ -59,7 +62,7 @@ ENGINES = {
             "suffix": {"method": "suffix"}, "fly": {**MODEL, "rejection_sample_method": "fly"},
             "adaptive": {**HEADS["dspark"], "enable_adaptive_verification": True},
         },
-        speculative=(CONFIG, "-sc", "--per-request-spec-decode-metrics"),
+        speculative=(CONFIG, "-sc", "--per-request-spec-decode-metrics"), memories=("suffix",),
     ),
     "sglang": Engine(
         "--model-path", "--served-model-name", both="--enable-metrics --max-running-requests 48",
@@ -72,7 +75,7 @@ ENGINES = {
             "dspark": f"--speculative-algorithm DSPARK {HEAD} --speculative-dspark-block-size {K}",
             "ngram": f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {WIDTH}",
         },
-        speculative=("--speculative-",), off=("--enable-mixed-chunk",),
+        speculative=("--speculative-",), off=("--enable-mixed-chunk",), memories=("NGRAM",),
         widths={
             "--speculative-num-steps": 0, "--speculative-dspark-block-size": 0, "--speculative-num-draft-tokens": 1,
         },
@@ -88,6 +91,7 @@ ENGINES = {
             "ngram-mod": f"--spec-type ngram-mod --spec-ngram-mod-n-min 0 --spec-ngram-mod-n-max {K}",
         },
         speculative=("--spec-", "-md", "--model-draft", "-hfd"),
+        memories=("ngram-mod", "ngram-cache", "--spec-default"),
         widths={
             "--spec-draft-n-max": 0, "--spec-ngram-simple-size-m": 0, "--spec-ngram-map-k-size-m": 0,
             "--spec-ngram-map-k4v-size-m": 0, "--spec-ngram-mod-n-max": 0,
@@ -172,6 +176,12 @@ def filled(spec: RunSpec, name: str, draft: str | None) -> list[str]:
         return [places.get(word, word) for word in arm.split()]
     config = {key: draft if one == DRAFT else one for key, one in arm.items()}
     return [CONFIG, json.dumps({**config, "num_speculative_tokens": spec.k})]
+
+
+def memory_of(spec: RunSpec) -> str:
+    """The lookup of an arm that keeps earlier answers; empty if every request starts fresh."""
+    given = " ".join(speculative(spec, spec.draft))
+    return next((word for word in engine_of(spec).memories if re.search(rf"(?<![\w-]){word}(?![\w-])", given)), "")
 
 
 def needed(spec: RunSpec) -> list[str]:

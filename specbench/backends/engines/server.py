@@ -54,6 +54,10 @@ OPEN = (
     "requests come at random times, the same for baseline and method, and each is timed separately: the speedup is "
     "that of answers under this load, and waits count from when a request came"
 )
+AGAIN = (
+    "every load sends the same prompts: with a cache of prompts, first tokens of later loads come earlier; lookups "
+    "that keep earlier answers (suffix, ngram-mod) then draft better: specbench restarts its own servers for these"
+)
 A = TypeVar("A")
 GRACE = 1.0  # seconds for aborted requests to end
 NOT_REPORTED = "the server does not report acceptance: every token counts as a round"
@@ -137,7 +141,10 @@ class Server:
         return {"target_source": address(self.specs[0]), "tier_resolved": "server", "dtype_resolved": "the server's"}
 
     def notes(self, spec: RunSpec) -> Sequence[str]:
-        return (*NOTES, *([OPEN] if spec.arrivals is not None else [TOGETHER] if spec.batch > 1 else []))
+        loads = {(one.batch, one.arrivals, one.temperature) for one in self.specs if one.dataset == spec.dataset}
+        open_loop = spec.arrivals is not None
+        more = {AGAIN: len(loads) > 1, OPEN: open_loop, TOGETHER: spec.batch > 1 and not open_loop}
+        return (*NOTES, *(note for note, holds in more.items() if holds))
 
     def demand(self, held: Sequence[Held]) -> Demand | None:
         return None
