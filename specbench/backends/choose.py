@@ -36,7 +36,7 @@ def backend_for(specs: Sequence[RunSpec]) -> Backend:
                 f"--engine-option: {engine[:60]!r} takes no engine options{near(engine, TAKE_OPTIONS)}: name {names}"
             )
     for spec in specs:
-        refuse_alien(spec, REQUESTS, (server.NAME, *arms.ENGINES), f"--backend {server.NAME} with --url")
+        refuse_alien(spec, REQUESTS, arms.SERVED, f"--backend {server.NAME} with --url")
         refuse_alien(spec, WORDS, tuple(arms.ENGINES), f"--backend {' or '.join(arms.ENGINES)}")
     name = specs[0].backend or native.NAME
     if name in BACKENDS:

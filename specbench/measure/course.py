@@ -10,6 +10,8 @@ from itertools import cycle
 import torch
 
 from specbench.backends.base import Backend, Decode
+from specbench.backends.engines.arms import SERVED
+from specbench.backends.engines.dialects import unlike
 from specbench.backends.roles import carries
 from specbench.data.prompts import PromptSet
 from specbench.decoding.drafters.strings import looks_up, rounds_over
@@ -120,11 +122,15 @@ def warm_up(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms:
 
 
 def warm_ups(arm: str, spec: RunSpec, prompts: PromptSet, count: int) -> Iterator[tuple[list[Ids], list[int]]]:
-    """Prompts and seeds of every warm-up: one batch, or one request if requests have arrival times."""
+    """Prompts and seeds of every warm-up: one batch, or one request if requests have arrival times.
+
+    Servers, which keep prompts and some of them answers, are sent other words.
+    """
     every = cycle(prompts.prompts)
     for number in range(count):
         some = [next(every) for _ in range(spec.batch if spec.arrivals is None else 1)]
-        yield [p.ids for p in some], [seed_of(spec, p.id, number, f"warm-up {side(arm)}") for p in some]
+        sent = [unlike(p.ids) if spec.backend in SERVED else p.ids for p in some]
+        yield sent, [seed_of(spec, p.id, number, f"warm-up {side(arm)}") for p in some]
 
 
 def compare_with_baseline(group: Group, backend: Backend, arms: Arms) -> None:

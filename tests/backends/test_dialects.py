@@ -21,6 +21,7 @@ from specbench.backends.engines.dialects import (
     pieces,
     refuse_fields,
     request_of,
+    unlike,
 )
 from specbench.errors import UsageError
 from specbench.spec import RunSpec
@@ -100,6 +101,15 @@ def test_a_chat_is_messages_and_a_text_is_a_prompt() -> None:
 def test_thinking_is_switched_by_the_names_of_every_family(model: str, arguments: Any, sent: Any) -> None:
     assert chat_request(model=model, arguments=arguments)["chat_template_kwargs"] == sent
     assert "chat_template_kwargs" not in chat_request()
+
+
+def test_a_warm_up_has_the_words_of_the_user_in_another_order() -> None:
+    talk = [HELLO[0], {"role": "user", "content": "un deux  trois"}]
+    sent = [
+        request_of(RunSpec(), unlike(prompt), 0) for prompt in (ServedChat("tiny").ids("", talk, {}), list(b"one two"))
+    ]
+    assert sent[0]["messages"] == [HELLO[0], {"role": "user", "content": "trois  deux un"}]
+    assert sent[1]["prompt"] == "two one"
 
 
 def test_columns_of_the_data_are_fields_and_an_adapter_is_named_as_the_engine_does() -> None:

@@ -459,7 +459,12 @@ def ran(stack: ExitStack, command: Command, data: str) -> Command:
 
 
 def test_a_run_over_two_servers_and_over_one_alone_as_a_baseline(ran: Command) -> None:
-    found = ran(Model(k=3, reports="positions"), "--k", 3, "--warmup", 1, "--concurrency", "1,2", plain=Model()).ok()
+    plain = Model()
+    found = ran(Model(k=3, reports="positions"), "--k", 3, "--warmup", 1, "--concurrency", "1,2", plain=plain).ok()
+    texts = [request["prompt"] for request in plain.requests]
+    assert [text for text in texts if text.startswith("these")] == ["these of 0 number prompt"] * 2 + [
+        "these of 1 number prompt"
+    ], "a warm-up leaves nothing of the prompts in a server"
     assert "by requests in flight, speculation " in found.out
     for row in found.table():
         assert (row["engine"], row["lossless"], row["prompts"]) == ("openai", "identical", "4")
@@ -467,6 +472,7 @@ def test_a_run_over_two_servers_and_over_one_alone_as_a_baseline(ran: Command) -
         assert float(row["tokens_per_second"]) > 0
         assert float(row["tokens_per_round"]) == pytest.approx(12 / 7)
         assert "lengths of prompts are in bytes" in row["engine_notes"]
+        assert "every load sends the same prompts to the same servers" in row["engine_notes"]
     assert f"note: acceptance from {acceptance.COUNTERS}" in found.err
     shutil.rmtree(found.cwd / "results")
     alone = ran(Model(), "--method", "baseline", "--warmup", 0).ok()

@@ -98,6 +98,7 @@ ENGINES = {
         },
     ),
 }  # fmt: skip
+SERVED = ("openai", *ENGINES)  # backends that send requests to servers
 THRESHOLDS = ("--speculative-accept-threshold-single", "--speculative-accept-threshold-acc")  # SGLang's
 SIMULATED = {  # environment variables that replace acceptance, by engine
     "sglang": ("SGLANG_SIMULATE_ACC_LEN",),

@@ -109,6 +109,21 @@ def text_of(prompt: Sequence[int]) -> str:
     return bytes(prompt).decode("utf-8", "surrogatepass")
 
 
+def unlike(prompt: Sequence[int]) -> list[int]:
+    """A prompt of the same length, with the user's words in reverse: the server has kept nothing of it."""
+    if not prompt or prompt[0] != CHAT:
+        return list(backwards(text_of(prompt)).encode("utf-8", "surrogatepass"))
+    fields = json.loads(text_of(prompt[1:]))
+    for one in fields["messages"]:
+        if one["role"] == "user" and isinstance(one["content"], str):
+            one["content"] = backwards(one["content"])
+    return [CHAT, *json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")]
+
+
+def backwards(text: str) -> str:
+    return " ".join(reversed(text.split(" ")))
+
+
 @dataclass(frozen=True)
 class ServedChat:
     """The chat format of a server: its own template, which it applies to messages. A `specbench.chat.Chat`."""

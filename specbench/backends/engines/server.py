@@ -55,8 +55,8 @@ OPEN = (
     "that of answers under this load, and waits count from when a request came"
 )
 AGAIN = (
-    "every load sends the same prompts: with a cache of prompts, first tokens of later loads come earlier; lookups "
-    "that keep earlier answers (suffix, ngram-mod) then draft better: specbench restarts its own servers for these"
+    "every load sends the same prompts to the same servers: with a cache of prompts, first tokens of later loads come "
+    "earlier, and lookups that keep earlier answers (suffix, ngram-mod) draft better: restart them for every load"
 )
 A = TypeVar("A")
 GRACE = 1.0  # seconds for aborted requests to end
@@ -142,8 +142,8 @@ class Server:
 
     def notes(self, spec: RunSpec) -> Sequence[str]:
         loads = {(one.batch, one.arrivals, one.temperature) for one in self.specs if one.dataset == spec.dataset}
-        open_loop = spec.arrivals is not None
-        more = {AGAIN: len(loads) > 1, OPEN: open_loop, TOGETHER: spec.batch > 1 and not open_loop}
+        again, waits = spec.backend == NAME and len(loads) > 1, spec.arrivals is not None
+        more = {AGAIN: again, OPEN: waits, TOGETHER: spec.batch > 1 and not waits}
         return (*NOTES, *(note for note, holds in more.items() if holds))
 
     def demand(self, held: Sequence[Held]) -> Demand | None:

@@ -116,13 +116,12 @@ def refuse_spec(spec: RunSpec) -> None:
 @dataclass(eq=False, kw_only=True)
 class Started(Server):
     """The servers of some specs, by the words that they differ in. taken: the most bytes that one took, in RAM and on
-    each GPU. used: those that have answered requests since `prepare`."""
+    each GPU."""
 
     program: Program
     patience: float = OPENING
     running: dict[str, Listening] = field(default_factory=dict)
     taken: list[int] = field(default_factory=list)
-    used: set[str] = field(default_factory=set)
 
     @property
     def execution(self) -> str:
@@ -141,32 +140,23 @@ class Started(Server):
         return (self.program.version, *filter(None, (f"started with {words}", lossy)), *super().notes(spec))
 
     def unload(self) -> None:
-        self.end(list(self.running))
+        while self.running:
+            self.running.popitem()[1].close()
 
     def keep(self, specs: Sequence[RunSpec]) -> None:
-        wanted = {key_of(spec) for spec in specs}
-        self.end([key for key in self.running if key not in wanted])
-
-    def end(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            self.running.pop(key).close()
+        self.unload()  # they remember the prompts, and some lookups the answers, and other loads send the same prompts
 
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
-        key = key_of(spec)
-        if key in self.used and arms.memory_of(spec):
-            self.end([key] if key in self.running else [])  # it would draft the answers that it has given before
         self.ready(spec)
-        self.used.discard(key)
 
         def run(prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Trace]:
             server = self.ready(spec)
-            self.used.add(key)
             try:
                 return Server.prepare(self, spec.with_(url=server.url), longest)(prompts, seeds)
             except ServerError as error:
                 if self.client(server.url).ready():
                     raise  # it refused these requests, and can answer others
-                raise self.running.pop(key).lost(str(error)) from error
+                raise self.running.pop(key_of(spec)).lost(str(error)) from error
 
         return run
 
