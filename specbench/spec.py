@@ -100,9 +100,10 @@ class RunSpec(BaseModel):
         "Method", "acceptance", "Source of the rates of --acceptance, for the results.", of=CELL,
         usual="from the profile", within="acceptance", late=True)] = None
     dataset: Annotated[str, Setting(
-        "Data", "data", "code, articles (shipped), humaneval, xsum, mt_bench, gsm8k, cnn_dailymail, alpaca (hub), "
-        "hf:OWNER/NAME (any other), needle:, passkey:, longdoc:, pg19: and a LENGTH in tokens, or the path of a file "
-        "(of prompts in JSON lines, parquet, CSV or plain lines). Repeatable.", of=NAMED,
+        "Data", "data", "code, articles (shipped), humaneval, xsum, mt_bench, gsm8k, math500, aime, mbpp, "
+        "livecodebench, cnn_dailymail, alpaca, tool_call (hub), hf:OWNER/NAME (any other), needle:, passkey:, "
+        "longdoc:, pg19: and a LENGTH in tokens, or the path of a file (of prompts in JSON lines, parquet, CSV or "
+        "plain lines). Repeatable.", of=NAMED,
         usual="", typed=list[str])] = "code"
     column: Annotated[str | None, Setting(
         "Data", "excerpt", "Column that holds the prompt.", of=CELL, usual="found by its name", within="template",

@@ -15,8 +15,9 @@ from specbench.wording import clean, clean_path, first_line
 
 # The first of these that a data set has; `messages` and `conversations` hold roles, as chat APIs and ShareGPT do.
 COLUMNS = ("prompt", "turns", "messages", "conversations", "conversation", "document", "article", "question",
-           "instruction", "problem", "text", "input")  # fmt: skip
+           "instruction", "problem", "question_content", "text", "input")  # fmt: skip
 FUNCTIONS = ("code", "humaneval")  # data sets of functions to complete; in a file, `entry_point` marks them
+INSTRUCTED = ("mbpp", "tool_call")  # data sets of instructions, in columns that hold plain text elsewhere
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Form:
 PLAIN = {column: Form("article-summary-1", f"Article: {{{column}}}\nSummary:") for column in ("document", "article")}
 # Spec-Bench's words (hemingkx/Spec-Bench, question.jsonl, category summarization).
 INSTRUCTIONS = {column: Form("summarize-instruct-1", f"Summarize: {{{column}}}") for column in ("document", "article")}
-INSTRUCTIONS |= {column: Form("text", f"{{{column}}}") for column in ("question", "problem")}
+INSTRUCTIONS |= {column: Form("text", f"{{{column}}}") for column in ("question", "problem", "question_content")}
 # Alpaca's rows: an instruction, and often an `input` that it is about.
 PLAIN["instruction"] = INSTRUCTIONS["instruction"] = Form("instruction-input-1", "{instruction}")
 # SpecForge's words (sgl-project/SpecForge, specforge/benchmarks), which others use as well.

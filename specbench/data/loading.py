@@ -11,6 +11,7 @@ from typing import Any
 from specbench.data.forms import (
     FUNCTIONS,
     HUMANEVAL,
+    INSTRUCTED,
     INSTRUCTIONS,
     PLAIN,
     Applied,
@@ -205,7 +206,7 @@ def written_as(
     elif column == "prompt" and (dataset in FUNCTIONS or any("entry_point" in row for row in rows)):
         instruction = HUMANEVAL
     else:
-        instruction = INSTRUCTIONS.get(column)
+        instruction = Form("text", f"{{{column}}}") if dataset in INSTRUCTED else INSTRUCTIONS.get(column)
     applied = applied_to(clean(dataset, 300), chat, instruction is not None)
     if template is not None:
         return given_form(rows, column, template), applied

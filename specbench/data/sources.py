@@ -193,12 +193,25 @@ HUB = {
                              "3.0.0/test-00000-of-00001.parquet"),
     "alpaca": HubFile("tatsu-lab/alpaca", "dce01c9b08f87459cf36a430d809084718273017",
                       "data/train-00000-of-00001-a09b74b3ef9c3b56.parquet"),
+    "math500": HubFile("HuggingFaceH4/MATH-500", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be", "test.jsonl"),
+    "aime": HubFile("HuggingFaceH4/aime_2024", "2fe88a2f1091d5048c0f36abc874fb997b3dd99a",
+                    "data/train-00000-of-00001.parquet"),
+    "mbpp": HubFile("google-research-datasets/mbpp", "4bb6404fdc6cacfda99d4ac4205087b89d32030c",
+                    "full/test-00000-of-00001.parquet"),
+    "livecodebench": HubFile("livecodebench/code_generation_lite", "0fe84c3912ea0c4d4a78037083943e8f0c4dd505",
+                             "test6.jsonl"),
+    "tool_call": HubFile("RedHatAI/speculator_benchmarks", "2ae86affa2cb97a972b7fc681dd51c04fbff083e",
+                         "tool_call.jsonl"),
 }  # fmt: skip
-SYNONYMS = {"cnn_dm": "cnn_dailymail"}
+SYNONYMS = {"cnn_dm": "cnn_dailymail", "math-500": "math500", "aime24": "aime"}
 PG19 = HubFile("emozilla/pg19", "c021754c8e01c5b1cc83a1f549c1f97fbbb756b8",
                "data/test-00000-of-00001-29a571947c0b5ccc.parquet")  # fmt: skip
 LONG = ("needle", "passkey", "longdoc", "pg19")  # made or cut to a number of tokens: see `longtext`
-SPEC_BENCH = "https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
+ON_DISK = {  # data sets that are not on the hub as files of prompts, and how to come by them
+    "spec_bench": "download https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl "
+    "and write spec_bench:question.jsonl",
+    "speed_bench": "make it with prepare.py of nvidia/SPEED-Bench, and name its path",
+}
 SHIPPED = {"code": ASSETS / "prompts" / "code.jsonl", "articles": ASSETS / "prompts" / "articles.jsonl"}
 HF, ANY = "hf", "hf:OWNER/NAME[:CONFIG][:SPLIT][@REVISION]"
 WORDS = "(?![^/:@]{96})[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*"
@@ -268,8 +281,8 @@ def is_known(dataset: str) -> bool:
 
 def unknown(dataset: str) -> UsageError:
     kind, colon, path = dataset.partition(":")
-    if dataset == "spec_bench":
-        return UsageError(f"data set spec_bench is a file: download {SPEC_BENCH} and write spec_bench:question.jsonl")
+    if dataset in ON_DISK:
+        return UsageError(f"data set {dataset} is a file: {ON_DISK[dataset]}")
     if colon and kind == HF:
         return UsageError(clean(f"data set {dataset} is not {ANY}, such as hf:openai/gsm8k:main:test", 500))
     if not colon and ending(dataset) in FILES:

@@ -39,6 +39,23 @@ PINNED = {
         "dce01c9b08f87459cf36a430d809084718273017",
         "data/train-00000-of-00001-a09b74b3ef9c3b56.parquet",
     ),
+    "math500": ("HuggingFaceH4/MATH-500", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be", "test.jsonl"),
+    "aime": (
+        "HuggingFaceH4/aime_2024",
+        "2fe88a2f1091d5048c0f36abc874fb997b3dd99a",
+        "data/train-00000-of-00001.parquet",
+    ),
+    "mbpp": (
+        "google-research-datasets/mbpp",
+        "4bb6404fdc6cacfda99d4ac4205087b89d32030c",
+        "full/test-00000-of-00001.parquet",
+    ),
+    "livecodebench": (
+        "livecodebench/code_generation_lite",
+        "0fe84c3912ea0c4d4a78037083943e8f0c4dd505",
+        "test6.jsonl",
+    ),
+    "tool_call": ("RedHatAI/speculator_benchmarks", "2ae86affa2cb97a972b7fc681dd51c04fbff083e", "tool_call.jsonl"),
 }
 FIRST = {
     "humaneval": "def add_0(a: int, b: int) -> int:\n    ",
@@ -46,6 +63,11 @@ FIRST = {
     "gsm8k": "What is 0 plus one?",
     "cnn_dailymail": "Article: It snowed in town 0 all week.\nSummary:",
     "alpaca": "Translate 0.\n\none 0",
+    "math500": "Halve 0.",
+    "aime": "Find 0.",
+    "mbpp": "Write a function that returns 0.",
+    "livecodebench": "Print 0.",
+    "tool_call": "Call f(0).",
 }
 
 
@@ -71,7 +93,7 @@ def test_one_file_is_fetched_at_one_commit_and_then_lies_in_the_cache(serve: Ser
     assert (found.name, found.revision, found.read) == (name, revision, 3)
     assert texts(found)[0] == FIRST[name]
     assert [one.path for one in server.requests("*/resolve/*")] == [f"/datasets/{repo}/resolve/{revision}/{file}"]
-    assert len(server.requests("/storage/*")) == 1
+    assert len(server.requests("/storage/*")) == file.endswith(".parquet"), "text is not in the large files' storage"
     server.log.clear()
     assert texts(load(name)) == texts(found)
     assert server.log == []
@@ -88,6 +110,7 @@ def test_another_name_is_the_same_data_set(serve: Serve) -> None:
         ("gsm8k", "text", "What is 0 plus one?"),
         ("cnn_dailymail", "summarize-instruct-1", "Summarize: It snowed in town 0 all week."),
         ("alpaca", "instruction-input-1", "Translate 0.\n\none 0"),
+        *((name, "text", FIRST[name]) for name in ("math500", "aime", "mbpp", "livecodebench", "tool_call")),
     ],
 )
 def test_questions_and_instructions_are_messages_to_a_chat_model(serve: Serve, name: str, form: str, said: str) -> None:

@@ -76,6 +76,11 @@ ROWS = {  # with the columns of the official files; the texts are ours
         "output": "un",
         "text": "Below … ### Response:\nun",
     },
+    "math500": {"problem": "Halve {n}.", "solution": "", "answer": "", "subject": "Algebra", "unique_id": "test/{n}"},
+    "aime": {"id": "{n}", "problem": "Find {n}.", "solution": "", "answer": "7"},
+    "mbpp": {"task_id": "{n}", "text": "Write a function that returns {n}.", "code": "pass"},
+    "livecodebench": {"question_title": "A", "question_content": "Print {n}.", "question_id": "{n}"},
+    "tool_call": {"prompt": "Call f({n})."},
 }
 
 
@@ -84,7 +89,10 @@ def rows(name: str) -> list[dict[str, str]]:
 
 
 def data_repo(source: HubFile, found: Iterable[Mapping[str, object]]) -> Repo:
-    """A repository of data with one parquet file where `source` says, and that of another split."""
+    """A repository of data with one file of parquet or JSON lines where `source` says, and that of another split."""
+    if source.file.endswith(".jsonl"):
+        lines = "".join(f"{json.dumps(row)}\n" for row in found)
+        return Repo(source.repo, {"README.md": b"Rows.\n", source.file: lines.encode()}, source.revision, "datasets")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
