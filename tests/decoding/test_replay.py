@@ -24,7 +24,6 @@ from tests.support.device_clock import DeviceTime
 from tests.support.tiny import CPU, network
 
 V, K, NEW, LONGEST = 32, 3, 23, 5
-PROMPTS = ([[1, 2, 3]], [[4], [5, 6, 7, 8, 9], [3, 1]])
 
 
 made_ready: list[Play] = []  # of the rounds that were made last
@@ -97,28 +96,6 @@ def replayed(
     context = begin([[0, 0]] * rows, 1, made.drafter.room, eos, CPU, length)
     rounds.prime(context, seeded([0] * rows, CPU))
     return made, rounds
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("law", [Sampling(0), Sampling(1.0, top_p=0.9)], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("eos", [[], [7, 11]], ids=["full", "eos"])
-@pytest.mark.parametrize("prompts", PROMPTS, ids=["one", "ragged"])
-@pytest.mark.parametrize("name", ["baseline", "chain", "match"])
-def test_tokens_and_counts_are_those_of_rounds_step_by_step(
-    name: str, prompts: list[list[int]], eos: list[int], law: Sampling
-) -> None:
-    launched: list[Late] = []
-    made, rounds = replayed(name, law, len(prompts), eos, launched)
-    for seed in range(2):  # one text after the other on the same buffers
-        seeds = range(10 * seed, 10 * seed + len(prompts))
-        to = {"new": NEW, "eos": eos, "device": CPU}
-        launched.clear()
-        found = decode(made, prompts, rng=seeded(seeds, CPU), rounds=rounds, **to)  # type: ignore[arg-type]
-        known = decode(method(name, law), prompts, rng=seeded(seeds, CPU), **to)  # type: ignore[arg-type]
-        assert [t.tokens for t in found] == [t.tokens for t in known]
-        assert [t.rounds for t in found] == [t.rounds for t in known]
-        needed = max(len(trace.rounds) for trace in known)
-        assert needed <= len(launched) <= needed + (FLIGHT - 1) * bool(eos)
 
 
 def test_the_host_reads_one_round_late() -> None:

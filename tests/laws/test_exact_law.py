@@ -21,7 +21,6 @@ from tests.support.laws import (
     EXACT,
     autoregressive,
     block_error,
-    carried_on,
     error,
     one_round,
     proposals,
@@ -233,12 +232,3 @@ def test_rows_of_one_batch_are_independent(name: str, k: int) -> None:
         joint[first, second] += weight
     assert error(joint, alone[0].unsqueeze(1) * alone[1]) <= EXACT
     assert len({tuple(rounds) for (_, rounds), _ in outcomes}) > 1  # rows did end at different rounds
-
-
-def test_rows_of_one_batch_have_the_law_they_have_alone() -> None:
-    p, q = random_pair(0, 3, 5)
-    prompts, end = [(0,), (1,), (0, 2), (0, 1, 2, 2, 1)], 6
-    outcomes = one_round(chain(p, q, 2), prompts, end)
-    for row, prompt in enumerate(prompts):
-        law = carried_on(outcomes.mass(3, end, row), p, end, len(prompt))
-        assert error(law, autoregressive(p, prompt, end - len(prompt))) <= EXACT

@@ -35,13 +35,12 @@ KEPT = 24  # tokens of a prompt that is truncated
 
 @dataclass(frozen=True)
 class Fault:
-    """text: what goes wrong. thread: the real one that it follows, or a source. shows: the condition under which it
-    shows. draft: the kind that it needs. lossless: whether all texts are right nevertheless."""
+    """text: what goes wrong. thread: the real one that it follows, or a source. draft: the kind that it needs.
+    lossless: whether all texts are right nevertheless."""
 
     answer: type[Answer]
     text: str
     thread: str
-    shows: str
     draft: Draft = "greedy"
     lossless: bool = False
 
@@ -50,12 +49,12 @@ FAULTS: dict[str, Fault] = {}
 
 
 def fault(
-    name: str, text: str, thread: str, shows: str, draft: Draft = "greedy", lossless: bool = False
+    name: str, text: str, thread: str, draft: Draft = "greedy", lossless: bool = False
 ) -> Callable[[type[Answer]], type[Answer]]:
     """Enter a class into FAULTS."""
 
     def entered(answer: type[Answer]) -> type[Answer]:
-        FAULTS[name] = Fault(answer, text, thread, shows, draft, lossless)
+        FAULTS[name] = Fault(answer, text, thread, draft, lossless)
         return answer
 
     return entered
@@ -64,16 +63,14 @@ def fault(
 # --- the context ------------------------------------------------------------------------------------------------------
 
 
-@fault("padded-rows", "rows are padded to 1 + K: a shorter prompt is read at its padding", "vLLM PR 54028",
-       "the first token after a prompt of 1 to K tokens")  # fmt: skip
+@fault("padded-rows", "rows are padded to 1 + K: a shorter prompt is read at its padding", "vLLM PR 54028")
 class PaddedRows(Answer):
     def opening(self) -> tuple[State, State]:
         first, state = super().opening()
         return state_of([0] * (1 + self.engine.k - len(self.prompt)), first), state
 
 
-@fault("block-boundary", "a prompt that fills its last block loses it", "vLLM 53505, 43996",
-       f"prompts of a multiple of {BLOCK} tokens")  # fmt: skip
+@fault("block-boundary", "a prompt that fills its last block loses it", "vLLM 53505, 43996")
 class BlockBoundary(Answer):
     def opening(self) -> tuple[State, State]:
         full = len(self.prompt) % BLOCK == 0
@@ -81,8 +78,7 @@ class BlockBoundary(Answer):
         return state, state
 
 
-@fault("warm-prefix", "a prefix that is found in the cache lacks its last block", "vLLM 43559, 53912",
-       f"the second request of a prefix of {BLOCK} tokens or more")  # fmt: skip
+@fault("warm-prefix", "a prefix that is found in the cache lacks its last block", "vLLM 43559, 53912")
 class WarmPrefix(Answer):
     def opening(self) -> tuple[State, State]:
         known = (len(self.prompt) - 1) // BLOCK * BLOCK
@@ -94,16 +90,14 @@ class WarmPrefix(Answer):
         return super().opening()
 
 
-@fault("truncated", f"only the last {KEPT} tokens of the prompt are read", "none known",
-       f"prompts of more than {KEPT} tokens, also in usage.prompt_tokens")  # fmt: skip
+@fault("truncated", f"only the last {KEPT} tokens of the prompt are read", "none known")
 class Truncated(Answer):
     def received(self, prompt: Sequence[int]) -> list[int]:
         return list(prompt[-KEPT:])
 
 
 @fault("chunked-prefill", "a decoding row beside a chunked prefill is computed by the kernels of prefill",
-       "vLLM 55894, PR 55898",
-       f"word salad from the 5th token while another prompt of more than {CHUNK} tokens is in flight")  # fmt: skip
+       "vLLM 55894, PR 55898")  # fmt: skip
 class ChunkedPrefill(Answer):
     together = True
 
@@ -113,7 +107,7 @@ class ChunkedPrefill(Answer):
 
 
 @fault("state-column", "a round without a draft after one that accepted two or more reads an older state",
-       "vLLM 39273, PR 52942", "drafts by n-grams, where a repetition ends", draft="ngram")  # fmt: skip
+       "vLLM 39273, PR 52942", draft="ngram")  # fmt: skip
 class StateColumn(Answer):
     older: State
     length = 0  # of the last run
@@ -146,12 +140,10 @@ class Corrupt(Answer):
 
 for share in (0.5, 2, 5):
     fault(f"corrupt-{share:g}", f"{share:g} % of the requests go on with the cache of another one",
-          "vLLM 53912, PR 53919", "one of the first tokens of a request while others are in flight",
-    )(type("Corrupt", (Corrupt,), {"share": share / 100}))  # fmt: skip
+          "vLLM 53912, PR 53919")(type("Corrupt", (Corrupt,), {"share": share / 100}))  # fmt: skip
 
 
-@fault("drift", "every request leaves the state of the next ones a little worse", "vLLM 36872",
-       "acceptance and texts, more from request to request")  # fmt: skip
+@fault("drift", "every request leaves the state of the next ones a little worse", "vLLM 36872")
 class Drift(Answer):
     def target(self, states: Sequence[State], width: int) -> Rows:
         wrong = self.model.rounding[[(one[2] >> 20) % BUCKETS for one in states]]
@@ -167,7 +159,7 @@ def elsewhere(source: random.Random) -> State:
 
 
 @fault("late-stop", "stop strings are looked for at the end of an accepted run only: what follows is sent, too",
-       "SGLang 31599", "stop strings inside accepted runs")  # fmt: skip
+       "SGLang 31599")  # fmt: skip
 class LateStop(Answer):
     def kept(self, run: list[int]) -> list[int]:
         kept = super().kept(run)
@@ -176,16 +168,14 @@ class LateStop(Answer):
         return kept
 
 
-@fault("after-eos", "tokens after EOS are sent when it is inside an accepted run", "transformers 47912",
-       "EOS that was drafted")  # fmt: skip
+@fault("after-eos", "tokens after EOS are sent when it is inside an accepted run", "transformers 47912")
 class AfterEos(Answer):
     def kept(self, run: list[int]) -> list[int]:
         kept = super().kept(run)
         return run if self.finish == "stop" and self.reason is None else kept
 
 
-@fault("length-first", "max_tokens is checked before EOS and stop strings", "SGLang 31599, PR 33758",
-       "an end within the run that reaches max_tokens")  # fmt: skip
+@fault("length-first", "max_tokens is checked before EOS and stop strings", "SGLang 31599, PR 33758")
 class LengthFirst(Answer):
     def kept(self, run: list[int]) -> list[int]:
         room = self.asked.max_tokens - len(self.out)
@@ -195,23 +185,21 @@ class LengthFirst(Answer):
         return run[:room]
 
 
-@fault("too-long", "max_tokens is checked between rounds only", "none known", "answers that max_tokens ends")
+@fault("too-long", "max_tokens is checked between rounds only", "none known")
 class TooLong(Answer):
     def kept(self, run: list[int]) -> list[int]:
         kept = super().kept(run)
         return run if self.finish == "length" else kept
 
 
-@fault("too-short", "the run that would exceed max_tokens is dropped", "none known",
-       "answers that max_tokens ends")  # fmt: skip
+@fault("too-short", "the run that would exceed max_tokens is dropped", "none known")
 class TooShort(Answer):
     def kept(self, run: list[int]) -> list[int]:
         kept = super().kept(run)
         return [] if self.finish == "length" and len(kept) < len(run) else kept
 
 
-@fault("lost-brace", "the closing brace of JSON is dropped from an accepted run", "vLLM 40875, 56077, 40831",
-       "response_format")  # fmt: skip
+@fault("lost-brace", "the closing brace of JSON is dropped from an accepted run", "vLLM 40875, 56077, 40831")
 class LostBrace(Answer):
     def run(self) -> Answer:
         super().run()
@@ -226,19 +214,19 @@ class LostBrace(Answer):
 # --- sampling ---------------------------------------------------------------------------------------------------------
 
 
-@fault("argmax", "verification is argmax at every temperature", "SGLang 10617, PR 22049, PR 39253", "temperature > 0")
+@fault("argmax", "verification is argmax at every temperature", "SGLang 10617, PR 22049, PR 39253")
 class Argmax(Answer):
     def temperature(self) -> float:
         return 0
 
 
-@fault("cooler", "tokens are sampled at 0.9 of the temperature", "none known", "temperature > 0")
+@fault("cooler", "tokens are sampled at 0.9 of the temperature", "none known")
 class Cooler(Answer):
     def temperature(self) -> float:
         return 0.9 * self.asked.temperature
 
 
-@fault("min-p-on-bonus", "min_p is applied to bonus tokens only", "vLLM 42744, 42802", "min_p at temperature > 0")
+@fault("min-p-on-bonus", "min_p is applied to bonus tokens only", "vLLM 42744, 42802")
 class MinPOnBonus(Answer):
     ignored: ClassVar[dict[str, Any]] = {"min_p": 0.0}
 
@@ -249,20 +237,18 @@ class MinPOnBonus(Answer):
         return found
 
 
-@fault("unfiltered", "top_k and top_p are applied to bonus tokens only", "SGLang 10617",
-       "top_k or top_p at temperature > 0")  # fmt: skip
+@fault("unfiltered", "top_k and top_p are applied to bonus tokens only", "SGLang 10617")
 class Unfiltered(MinPOnBonus):
     ignored: ClassVar[dict[str, Any]] = {"top_k": 0, "top_p": 1.0}
 
 
-@fault("stale-penalties", "penalties are those of the round's start", "SGLang eagle_sample, vLLM 18902",
-       "penalties, where a token repeats within a round")  # fmt: skip
+@fault("stale-penalties", "penalties are those of the round's start", "SGLang eagle_sample, vLLM 18902")
 class StalePenalties(Answer):
     def penalised(self, row: Rows, written: Sequence[int]) -> Rows:
         return super().penalised(row, self.out)
 
 
-@fault("bias-on-bonus", "logit_bias is applied to bonus tokens only", "vLLM 42744", "logit_bias")
+@fault("bias-on-bonus", "logit_bias is applied to bonus tokens only", "vLLM 42744")
 class BiasOnBonus(Answer):
     def distributions(self, logits: Rows, drafted: Sequence[int]) -> Rows:
         self.bonus = len(drafted)
@@ -272,28 +258,26 @@ class BiasOnBonus(Answer):
         return super().bias(place) if place == self.bonus else {}
 
 
-@fault("seed-42", "every request has the seed 42", "SGLang sampling_batch_info", "samples of one prompt")
+@fault("seed-42", "every request has the seed 42", "SGLang sampling_batch_info")
 class Seed42(Answer):
     def seeded(self) -> int | str:
         return 42
 
 
-@fault("generous", "a token is accepted if p > 0.5 q", "SGLang's speculative_accept_threshold_single",
-       "temperature > 0")  # fmt: skip
+@fault("generous", "a token is accepted if p > 0.5 q", "SGLang's speculative_accept_threshold_single")
 class Generous(Answer):
     def accepts(self, p: Rows, q: Rows | None, token: int) -> bool:
         return bool(p[token] > 0.5 * (1.0 if q is None else q[token]))
 
 
-@fault("residual", "after a rejection a token is drawn from p, not from what is left of it", "mlx-swift-lm PR 459",
-       "temperature > 0")  # fmt: skip
+@fault("residual", "after a rejection a token is drawn from p, not from what is left of it", "mlx-swift-lm PR 459")
 class Residual(Answer):
     def recover(self, p: Rows, q: Rows | None, token: int) -> int:
         return self.draw(p)
 
 
 @fault("uninitialised", "memory without values is read as probabilities: nothing is accepted, and the first 8 tokens "
-       "are drawn from a flatter distribution", "vLLM 55005", "temperature > 0, the first tokens")  # fmt: skip
+       "are drawn from a flatter distribution", "vLLM 55005")  # fmt: skip
 class Uninitialised(Answer):
     def accepts(self, p: Rows, q: Rows | None, token: int) -> bool:
         return super().accepts(p, q, token) and not self.asked.temperature
@@ -307,7 +291,7 @@ class Uninitialised(Answer):
 
 
 @fault("garbage", "memory without values is read as probabilities: nothing is accepted, and most tokens are none of "
-       "the 20 most likely ones", "vLLM 55005", "temperature > 0", draft="probabilistic")  # fmt: skip
+       "the 20 most likely ones", "vLLM 55005", draft="probabilistic")  # fmt: skip
 class Garbage(Uninitialised):
     def garbled(self, p: Rows) -> Rows:
         weights = np.ones(VOCAB)
@@ -319,30 +303,27 @@ class Garbage(Uninitialised):
 # --- the draft, and what is reported ----------------------------------------------------------------------------------
 
 
-@fault("wrong-head", "the draft belongs to another model", "none known",
-       "acceptance length of 1", lossless=True)  # fmt: skip
+@fault("wrong-head", "the draft belongs to another model", "none known", lossless=True)
 class WrongHead(Answer):
     def guess(self, state: State) -> Rows:
         other: Rows = self.model.rounding[(state[2] >> 34) % BUCKETS] * WIDTH
         return other
 
 
-@fault("no-draft", "the draft proposes nothing", "TensorRT-LLM's acceptance_window", "no rounds with a draft",
-       lossless=True)  # fmt: skip
+@fault("no-draft", "the draft proposes nothing", "TensorRT-LLM's acceptance_window", lossless=True)
 class NoDraft(Answer):
     def propose(self) -> tuple[list[int], list[Rows | None]]:
         return [], []
 
 
 @fault("zero-logprobs", "log-probabilities of drafted tokens are 0.0, without the most likely ones",
-       "llama.cpp 27972, SGLang 10660", "logprobs", lossless=True)  # fmt: skip
+       "llama.cpp 27972, SGLang 10660", lossless=True)  # fmt: skip
 class ZeroLogprobs(Answer):
     def hidden(self) -> set[int]:
         return self.drafted
 
 
-@fault("usage", "usage counts the accepted tokens of the last round twice", "SGLang 39826, PR 37450",
-       "usage.completion_tokens", lossless=True)  # fmt: skip
+@fault("usage", "usage counts the accepted tokens of the last round twice", "SGLang 39826, PR 37450", lossless=True)
 class Usage(Answer):
     def completion_tokens(self) -> int:
         return super().completion_tokens() + (self.steps[-1][1] if self.steps else 0)

@@ -121,7 +121,6 @@ class Asked:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    min_tokens: int = 0
     json: bool = False
 
     @cached_property
@@ -131,7 +130,7 @@ class Asked:
     @cached_property
     def shaped(self) -> bool:
         """Whether logits are changed before the temperature."""
-        return bool(self.penalised or self.logit_bias or self.min_tokens or self.json)
+        return bool(self.penalised or self.logit_bias or self.json)
 
 
 @dataclass(eq=False)
@@ -145,14 +144,12 @@ class Flight:
 
 @dataclass
 class Engine:
-    """What all requests share. k: the draft's length, 0 without a draft. batch_noise: whether rounding depends on the
-    number of requests in flight."""
+    """What all requests share. k: the draft's length, 0 without a draft."""
 
     model: Model
     k: int
     draft: Draft = "greedy"
     noise: float = 0.0
-    batch_noise: bool = False
     seed: int = 0
     seen: set[int] = field(default_factory=set)  # prefixes, for a fault of their cache
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -259,8 +256,7 @@ class Answer:
 
     def target(self, states: Sequence[State], width: int) -> Rows:
         """Logits [n, VOCAB] of what follows n prefixes, from one pass."""
-        batch = 64 * self.flight.most if self.engine.batch_noise else 0
-        return self.model.rounded(states, self.engine.noise, width + batch)
+        return self.model.rounded(states, self.engine.noise, width)
 
     def distributions(self, logits: Rows, drafted: Sequence[int]) -> Rows:
         """Probabilities [n, VOCAB] that tokens are sampled from, in vLLM's order of processors."""
@@ -284,8 +280,6 @@ class Answer:
         """Logits [VOCAB] after the grammar, bias and penalties; place: of the row in its pass."""
         asked = self.asked
         row = self.masked(row, written) if asked.json else row.copy()
-        if len(written) < asked.min_tokens:
-            row[[EOS, *asked.stop_token_ids]] = -np.inf
         for token, bias in self.bias(place).items():
             row[int(token)] += bias
         return self.penalised(row, written) if asked.penalised else row
@@ -348,13 +342,12 @@ class Answer:
     def ends(self, tokens: Sequence[int]) -> bool:
         """Whether an answer ends here; then `finish`, `reason` and the length of its text are set."""
         asked, last = self.asked, tokens[-1]
-        if len(tokens) >= asked.min_tokens:
-            if last == EOS and not asked.ignore_eos:
-                self.finish = "stop"
-            elif last in asked.stop_token_ids:
-                self.finish, self.reason, self.cut_at = "stop", last, len(text_of(tokens[:-1]))
-            elif asked.stop and (found := self.stops(text_of(tokens))):
-                self.finish, (self.cut_at, self.reason) = "stop", found
+        if last == EOS and not asked.ignore_eos:
+            self.finish = "stop"
+        elif last in asked.stop_token_ids:
+            self.finish, self.reason, self.cut_at = "stop", last, len(text_of(tokens[:-1]))
+        elif asked.stop and (found := self.stops(text_of(tokens))):
+            self.finish, (self.cut_at, self.reason) = "stop", found
         if not self.finish and len(tokens) >= asked.max_tokens:
             self.finish = "length"
         return bool(self.finish)

@@ -31,13 +31,6 @@ def decoded(arm: Arm, rate: float, text: tuple[int, ...] = TEXT) -> Decoded:
     return Decoded(arm, [rounds], len(rounds) / rate)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4, 8])
-def test_a_longer_lookahead_tells_the_rounds_of_every_shorter_one(k: int) -> None:
-    text = (1, 0, 5, 0, 0, 2, 7, 0)
-    assert rounds_with(k, 8, rounds_of(8, text)) == sum(-(-(n + 1) // (k + 1)) for n in text)
-    assert rounds_with(k, k, rounds_of(k, text)) == len(rounds_of(k, text))
-
-
 def test_whole_acceptance_goes_on_into_the_next_round_and_ends_with_the_text() -> None:
     whole = RoundCounts(4, 4, 4, 5, (1.0,) * 4)
     assert rounds_with(2, 4, [whole, whole]) == 4, "ten tokens in rounds of three"

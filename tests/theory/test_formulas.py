@@ -239,13 +239,6 @@ def test_drafting_while_verifying_by_hand(drafting: float, v: float, hit: float,
 
 
 @quick
-@given(alphas, alphas, st.integers(0, 40))
-def test_expected_tokens_never_fall_with_alpha(one: float, other: float, k: int) -> None:
-    low, high = sorted((one, other))
-    assert formulas.expected_tokens(low, k) <= formulas.expected_tokens(high, k) * (1 + 1e-12)
-
-
-@quick
 @given(alphas, st.integers(0, 40))
 def test_expected_tokens_lie_between_one_and_k_plus_one_and_below_the_oracle(alpha: float, k: int) -> None:
     tokens = formulas.expected_tokens(alpha, k)
@@ -254,13 +247,6 @@ def test_expected_tokens_lie_between_one_and_k_plus_one_and_below_the_oracle(alp
     assert formulas.expected_tokens_by_position([alpha] * k) == pytest.approx(
         formulas.expected_tokens(alpha, k), rel=1e-12
     )
-
-
-@quick
-@given(alphas, st.integers(0, 40), costs)
-def test_calibrated_speedup_without_corrections_is_the_plain_one(alpha: float, k: int, c: float) -> None:
-    plain = formulas.speedup(alpha, k, c)
-    assert formulas.speedup_calibrated([alpha] * k, k, c, v=1, overhead=0) == pytest.approx(plain, rel=1e-12)
 
 
 @quick
@@ -277,23 +263,6 @@ def test_the_speedup_is_one_at_break_even(k: int, c: float) -> None:
     assert alpha is not None
     assert formulas.speedup(alpha, k, c) == pytest.approx(1, rel=1e-12)
     assert alpha >= c - 1e-12
-
-
-@quick
-@given(alphas, costs)
-def test_some_k_pays_exactly_when_alpha_exceeds_c(alpha: float, c: float) -> None:
-    best, speedup = optimum.best_k(alpha, c, k_max=60)
-    assert (best > 0) == optimum.pays(alpha, c)
-    assert speedup >= max(1, (1 + alpha) / (1 + c)) * (1 - 1e-12)
-
-
-@quick
-@given(alphas, costs)
-def test_the_k_near_the_best_have_no_gaps_and_hold_the_best(alpha: float, c: float) -> None:
-    near = optimum.near_best(alpha, c)
-    best = optimum.best_k(alpha, c)[0]
-    assert near == list(range(near[0], near[-1] + 1))
-    assert best in near
 
 
 @pytest.mark.parametrize(("formula", "arguments"), REFUSED)

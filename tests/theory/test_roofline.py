@@ -115,21 +115,6 @@ def test_weights_that_are_cast_in_every_pass_cost_the_cast(kind: str, millisecon
     assert fused == pytest.approx(whole / 2, rel=0.03)
 
 
-def test_a_large_network_is_bound_by_bandwidth() -> None:
-    """With launches, arithmetic and attention negligible a step takes bytes ÷ bandwidth, and verifying is free."""
-    engine, large = Engine.of("h100", "graph"), replace(TARGET, matrices=10**13)
-    read = 2 * (large.matrices + large.head)
-    assert engine.step(large, 0) == pytest.approx(read / (0.98 * 3e12), rel=0.005)
-    assert engine.verify(large, 0, 2) / engine.alone(large, 0) == pytest.approx(1, abs=0.005)
-
-
-@pytest.mark.parametrize(("tier", "launch"), [("eager", 8e-6), ("graph", 2.2e-6), ("compile", 3e-6)])
-def test_a_tiny_network_is_bound_by_launches(tier: str, launch: float) -> None:
-    engine, tiny = Engine.of("h100", tier), Reads(16, 1, 1, 1, 1, 2)
-    counts = shipped().launches[tier]
-    assert engine.alone(tiny, 1) == pytest.approx(launch * (16 * counts.layer.value + counts.whole.value), rel=1e-3)
-
-
 def test_many_rows_are_bound_by_arithmetic() -> None:
     """Then K + 1 tokens cost K + 1 times one, and speculation loses."""
     engine = Engine.of("h100", "graph", 65536)
@@ -150,14 +135,6 @@ def test_more_of_anything_takes_no_less_time(gpu: str, tier: str) -> None:
     assert engine.step(replace(TARGET, item=4), CONTEXT) > 0.99 * engine.step(TARGET, CONTEXT)
     faster = replace(engine, gpu=engine.gpu.model_copy(update={"bandwidth": Constant(10**6, "none")}))
     assert faster.step(TARGET, CONTEXT) <= engine.step(TARGET, CONTEXT)
-
-
-def test_a_captured_pass_is_never_slower_than_an_eager_one_with_the_same_mask() -> None:
-    """The baseline of an eager run has no mask: over a long context its attention is the faster one."""
-    for gpu in shipped().gpus:
-        eager, graph = (Engine.of(gpu, tier) for tier in ("eager", "graph"))
-        assert graph.verify(TARGET, CONTEXT, 5) <= eager.verify(TARGET, CONTEXT, 5)
-        assert eager.alone(TARGET, 32768) <= graph.alone(TARGET, 32768)
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

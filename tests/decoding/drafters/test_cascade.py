@@ -75,13 +75,6 @@ def test_the_matrix_of_the_paper_with_two_models() -> None:
     assert not found.static
 
 
-@pytest.mark.parametrize("seed", range(len(KINDS)))
-def test_the_law_under_a_matrix_of_two_models_is_the_targets(seed: int) -> None:
-    p, a, b = three(seed, 2, 6)
-    drafter = cascade([Toy(a), Toy(b)], Maxgram(Toy(b)), [[1, 1, 1], [0, 1, 1], [0, 0, 1]])
-    assert block_error(Speculate(drafter, Toy(p), Rejection()), p, 4) <= EXACT
-
-
 def test_rows_with_shorter_drafts_have_no_holes_and_honest_laws() -> None:
     q = Toy(random_pair(0, 6, 4)[1])
     relay = Relay([PromptLookup(2), ModelDrafter(q, 1), Maxgram(q, 1)])
