@@ -15,6 +15,7 @@ from specbench.show.text import markdown_table
 from specbench.wording import literal
 
 FILE, PAGE, SCHEMA = "audit.json", "audit.md", "specbench audit 1"
+TIMED_OUT, INTERRUPTED = "its time was over", "interrupted"  # why an audit ended early, besides a lost server
 NONE_SEEN = 3.0  # of n requests without a fault: 95 % sure that less than 3 ÷ n are faulty
 LOSSLESS, NUMERIC, LOSSY, OPEN = "LOSSLESS as far as seen", "NUMERIC", "NOT LOSSLESS", "NOT REFUTED"
 MEANING = {
@@ -61,9 +62,14 @@ class Audit:
         """The answer in the fixed words."""
         if self.faults:
             return LOSSY
-        if not self.judged:
+        if not self.judged or not self.requests:
             return OPEN
         return NUMERIC if any(one.kind == "numeric" for one in self.findings) else LOSSLESS
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it can be continued: by an interrupt or the loss of a server, not by the end of its time."""
+        return self.left not in ("", TIMED_OUT)
 
     @property
     def requests(self) -> int:
@@ -84,7 +90,8 @@ def summaries(found: Sequence[Found], findings: Sequence[Finding]) -> list[CellS
         before = made.get(cell.name)
         requests = len(able) + (before.requests if before else 0)
         about = before.about if before else cell.about
-        outcome = outcome_of(cell.name, findings) if requests else "not tried"
+        outcome = outcome_of(cell.name, findings)
+        outcome = outcome if requests or outcome == "FAULT" else "not tried"
         made[cell.name] = CellSummary(cell.name, about, requests, tokens + (before.tokens if before else 0), outcome)
     return list(made.values())
 
@@ -101,7 +108,8 @@ def outcome_of(cell: str, findings: Sequence[Finding]) -> str:
 
 def audit_json(found: Audit) -> str:
     """The audit as ASCII JSON, with its answer."""
-    derived = {"answer": found.answer, "requests": found.requests, "missed_share": found.missed}
+    derived = {"answer": found.answer, "unfinished": found.unfinished, "requests": found.requests,
+               "missed_share": found.missed}  # fmt: skip
     return json.dumps({"schema": SCHEMA, **derived, **worded(asdict(found))}, indent=1, allow_nan=False) + "\n"
 
 
@@ -113,7 +121,7 @@ def headline(found: Audit) -> list[str]:
         lines.append(f"{found.requests} requests were compared: a fault in {found.missed:.2%} of requests or more "
                      "would have been seen with 95 % certainty")  # fmt: skip
     if found.left:
-        lines.append(f"the audit ended early: {found.left}")
+        lines.append(f"{'unfinished, ' * found.unfinished}the audit ended early: {found.left}")
     if known := found.acceptance:
         length = f", acceptance length {known['acceptance_length']:.2f}" if "acceptance_length" in known else ""
         share, drafted = known["accepted_per_drafted"], known["drafted"]
@@ -169,9 +177,8 @@ def page(found: Audit) -> str:
     ])  # fmt: skip
 
 
-def write_reproductions(folder: Path, found: Audit, course: Course) -> list[Path]:
-    """For each fault the smallest request as two curl lines, and both answers. Returns the files."""
-    made = []
+def write_reproductions(folder: Path, found: Audit, course: Course) -> None:
+    """For each fault the smallest request as two curl lines, and both answers."""
     for number, one in enumerate((one for one in found.faults if one.trial is not None), 1):
         assert one.trial is not None
         lines = [
@@ -179,7 +186,4 @@ def write_reproductions(folder: Path, found: Audit, course: Course) -> list[Path
             "# with a draft:", course.audited.curl(one.trial.ask),
             f"# without: {json.dumps(asdict(one.trial.baseline))}", f"# with: {json.dumps(asdict(one.trial.audited))}",
         ]  # fmt: skip
-        path = folder / f"fault-{number}.sh"
-        replace_text(path, "\n".join(lines) + "\n")
-        made.append(path)
-    return made
+        replace_text(folder / f"fault-{number}.sh", "\n".join(lines) + "\n")

@@ -13,16 +13,17 @@ from rich.console import Console
 
 from specbench.audit import certificate
 from specbench.audit.cells import Cell, Plan
-from specbench.audit.certificate import Audit, audit_json, headline, page, sentences, summaries, table
-from specbench.audit.course import Bounds, Course, Trial, floors_of
-from specbench.audit.findings import acceptance_in, findings_of
+from specbench.audit.certificate import INTERRUPTED, TIMED_OUT, Audit, audit_json, headline, page, sentences, summaries
+from specbench.audit.course import Bounds, Course, Floors, Trial, floors_of
+from specbench.audit.findings import acceptance_in, findings_of, score_trial
+from specbench.audit.forks import Found
 from specbench.audit.probes import Probe, ServerProbe
 from specbench.backends.choose import backend_for
 from specbench.backends.engines.dialects import CHAT, text_of
 from specbench.backends.engines.server import Server
 from specbench.backends.engines.started import Started
 from specbench.data.prompts import PromptSet
-from specbench.errors import NotLosslessError, ServerError, UsageError
+from specbench.errors import InterruptedRunError, NotLosslessError, ServerError, UsageError
 from specbench.files import replace_text
 from specbench.jobs.output import Output, say
 from specbench.measure import grid
@@ -42,7 +43,7 @@ USUAL = {"dataset": "code", "limit": 32}
 LONGEST = 1024  # tokens of a prompt
 ROOM = 160  # tokens of an answer, at most
 
-TIMED_OUT, INTERRUPTED = "its time was over", "interrupted"  # why an audit ended early, besides a lost server
+LOST = (ServerError, KeyboardInterrupt)  # what leaves an audit unfinished
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,7 @@ def audited(wanted: Wanted, output: Output, resumed: Path | None = None) -> tupl
             course = Course(baseline, arm, plan, bounds, known, keep, lambda name: say(err, [f"  {name} …"]))
             clock = time.monotonic()
             found, left = answers(course)
-            try:
-                made = judged(course, found, left, began, settings, time.monotonic() - clock)
-            except (ServerError, KeyboardInterrupt) as error:
-                raise ServerError(
-                    f"{error or INTERRUPTED}; continue with specbench audit --resume {place} "
-                    "and the same --url and --baseline-url"
-                ) from None
+            made = judged(course, found, left, began, settings, time.monotonic() - clock)
             write(place, made, course)
     return made, place
 
@@ -198,25 +193,37 @@ def answers(course: Course) -> tuple[list[tuple[Cell, list[Trial]]], str]:
     found: list[tuple[Cell, list[Trial]]] = []
     try:
         found.extend(course.trials())
-    except ServerError as error:
-        return found, f"{error}, in the part {course.part}"
-    except KeyboardInterrupt:
-        return found, INTERRUPTED
+    except LOST as error:
+        return found, f"{error}, in the part {course.part}" if isinstance(error, ServerError) else INTERRUPTED
     short = found and len(found[-1][1]) < len(found[-1][0].asks) * found[-1][0].passes
     return found, TIMED_OUT if short else ""
 
 
+def scored(course: Course, found: Sequence[Found]) -> tuple[Floors, list[Found]]:
+    """The floors, and the trials with all scores that judge them: in order, until the baseline is lost."""
+    floors, kept = Floors(), [(cell, list[Trial]()) for cell, _ in found]
+    try:
+        floors = floors_of(course, found)
+        for (cell, trials), (_, own) in zip(found, kept, strict=True):
+            for one in trials:
+                score_trial(course, cell, one)
+                own.append(one)
+    except LOST as error:
+        lost = f"{error}, while answers were judged" if isinstance(error, ServerError) else INTERRUPTED
+        course.lost = course.lost or lost
+    return floors, list(kept)
+
+
 def judged(
-    course: Course, found: Sequence[tuple[Cell, Sequence[Trial]]], left: str, began: str, settings: Mapping[str, Any],
-    seconds: float,
+    course: Course, found: Sequence[Found], left: str, began: str, settings: Mapping[str, Any], seconds: float
 ) -> Audit:  # fmt: skip
     """The audit from its answers."""
-    floors = floors_of(course, found)
-    findings = findings_of(course, found, floors)
+    floors, kept = scored(course, found)
+    findings = findings_of(course, found, kept, floors)
     arms = {"baseline": course.baseline.name, "audited": course.audited.name}
     return Audit(
-        began, command_line(), arms, floors, summaries(found, findings), findings, course.baseline.scores, seconds,
-        settings, left, acceptance_in(found),
+        began, command_line(), arms, floors, summaries(kept, findings), findings, floors.positions > 0, seconds,
+        settings, left or course.lost, acceptance_in(found),
     )  # fmt: skip
 
 
@@ -238,17 +245,15 @@ def show(made: Audit, place: Path, output: Output) -> None:
     elif output.style in ("csv", "jsonl"):
         sys.stdout.write(run_output.rendered([vars(cell) for cell in made.cells], output.style))
     else:
-        draw(screen(), table(made).drawn())
+        draw(screen(), certificate.table(made).drawn())
         say(screen(), [*headline(made), *sentences(made)])
     say(err, [f"certificate: {place / certificate.PAGE}"])
     more = f"continue with specbench audit --resume {place} and the same --url and --baseline-url"
-    lost = made.left not in ("", TIMED_OUT, INTERRUPTED)
-    if made.left == INTERRUPTED or (lost and made.faults):
-        say(err, [more])
     if made.faults:
+        say(err, [more] * made.unfinished)
         first = made.faults[0]
         shown = f" (requests that show it: {place}/fault-1.sh)" if first.trial else ""
         many = f"{len(made.faults)} faults, the first" if len(made.faults) > 1 else "a fault"
         raise NotLosslessError(f"{many}: {first.cell}: {clean(first.detail, 300)}{shown}")
-    if lost:
-        raise ServerError(f"{made.left}; {more}")
+    if made.unfinished:
+        raise InterruptedRunError(more) if made.left == INTERRUPTED else ServerError(f"{made.left}; {more}")

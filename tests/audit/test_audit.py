@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,12 +10,12 @@ from typing import Any
 import pytest
 
 from specbench.audit.certificate import LOSSLESS, LOSSY, NUMERIC, OPEN, Audit, audit_json, page, sentences
-from specbench.audit.course import Bounds
+from specbench.audit.course import Bounds, Course
 from specbench.audit.probes import Ask, Reply, ServerProbe
-from specbench.backends.engines import install
+from specbench.backends.engines import client, install
 from specbench.backends.engines.started import Started
-from specbench.errors import NotLosslessError, ServerError
-from specbench.jobs.audit import answers, judged, show
+from specbench.errors import InterruptedRunError, NotLosslessError, ServerError
+from specbench.jobs.audit import answers, judged, scored, show
 from specbench.jobs.output import Output
 from specbench.spec import BASELINE
 from tests.support import faulty_server
@@ -207,6 +208,95 @@ def test_a_server_that_dies_leaves_a_certificate(tmp_path: Path, capsys: pytest.
         shown = capsys.readouterr()
         assert "the audit ended early: http://toy: the connection was lost, in the part " in " ".join(shown.out.split())
         assert ("--resume" in shown.err) == (fault is not None)
+
+
+def losing(one: Course, scores: int, error: BaseException) -> None:
+    """Let the baseline be lost after so many requests for log-probabilities."""
+    client, left = one.baseline.client, iter(range(scores))  # type: ignore[attr-defined]
+
+    def dying(path: str, body: Any) -> tuple[int, Any]:
+        if {"prompt_logprobs", "logprobs"} & body.keys() and next(left, None) is None:
+            raise error
+        return Direct.post(client, path, body)
+
+    client.post = dying
+
+
+GONE = ServerError("http://toy: the connection was lost")
+
+
+@pytest.mark.parametrize("scores", [0, 5, 10, 20])
+def test_a_baseline_that_is_lost_while_it_judges_leaves_what_was_judged(scores: int) -> None:
+    whole, one = audited(course(noise=0.02, share=0.1)), course(noise=0.02, share=0.1)
+    losing(one, scores, GONE)
+    made = audited(one)
+    assert (made.unfinished, made.left) == (True, f"{GONE}, while answers were judged")
+    assert made.requests < whole.requests
+    assert made.answer == (NUMERIC if any(finding.kind == "numeric" for finding in made.findings) else OPEN)
+    assert (made.answer == NUMERIC) == (scores >= 10)
+    (rest,) = [finding for finding in made.findings if finding.what == "not judged" and finding.cell == "all"]
+    assert rest.faulty + made.requests <= rest.of
+    assert "Unfinished, the audit ended early: http" in page(made)
+    del one.baseline.client.post  # type: ignore[attr-defined]
+    one.lost = ""
+    again = audited(one)
+    assert (again.answer, again.requests, again.findings) == (whole.answer, whole.requests, whole.findings)
+
+
+def test_faults_that_need_no_scores_are_proven_without_a_baseline() -> None:
+    one = course("too-long", share=0.1)
+    losing(one, 0, GONE)
+    made = audited(one)
+    assert (made.answer, made.requests, made.unfinished) == (LOSSY, 0, True)
+    assert {finding.what for finding in made.faults} == {"too long"}
+    assert "FAULT" in {cell.outcome for cell in made.cells}
+
+
+def test_a_deviation_is_no_fault_where_the_baselines_own_answers_cannot_be_tested() -> None:
+    whole = audited(course("argmax", noise=1e-6, share=0.1, refuses=False))
+    assert "another distribution" in {fault.what for fault in whole.faults}
+    one = course("argmax", noise=1e-6, share=0.1, refuses=False)
+    found = list(one.trials())
+    scored(one, found)
+    losing(one, 0, GONE)
+    made = judged(one, found, "", "", {}, 0.0)
+    assert "another distribution" not in {fault.what for fault in made.faults}
+    assert any("could not be tested" in finding.detail for finding in made.findings)
+    assert made.unfinished
+
+
+def test_an_interrupt_while_answers_are_judged_leaves_a_certificate(tmp_path: Path) -> None:
+    one = course(share=0.1)
+    losing(one, 10, KeyboardInterrupt())
+    made = audited(one)
+    with pytest.raises(InterruptedRunError, match="continue with specbench audit --resume"):
+        show(made, tmp_path, Output(quiet=True))
+    assert made.left == "interrupted"
+
+
+def test_a_baseline_that_hangs_leaves_an_audit_that_goes_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "POST_SECONDS", 1.0)
+    plain, over = Server(speculative=False), threading.Event()
+    handle, left = plain.handle, iter(range(5))
+
+    def hanging(method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        if "prompt_logprobs" in (body or {}) and next(left, None) is None:
+            over.wait(30)
+        return handle(method, path, body)
+
+    plain.handle = hanging  # type: ignore[method-assign]
+    with serving(plain) as baseline, serving(Server()) as spec:
+        urls = ("--url", spec, "--baseline-url", baseline)
+        done = command("audit", *urls, "--target", NAME, "--requests", "50", "--limit", "8")
+        first = json.loads((done.folder / "audit.json").read_text())
+        over.set()
+        again = command("audit", *urls, "--resume", str(done.folder))
+    assert (done.code, again.code) == (4, 0), (done.err, again.err)
+    assert "has not ended its answer in 1 seconds" in done.err
+    assert "while answers were judged; continue with specbench audit --resume" in done.err
+    last = json.loads((done.folder / "audit.json").read_text())
+    assert (first["unfinished"], last["unfinished"], last["answer"]) == (True, False, LOSSLESS)
+    assert first["requests"] < last["requests"]
 
 
 # --- the certificate --------------------------------------------------------------------------------------------------
