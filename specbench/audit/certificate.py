@@ -9,15 +9,15 @@ from typing import Any
 from specbench.audit.course import Course, Floors
 from specbench.audit.forks import Finding, Found, answered
 from specbench.files import replace_text
-from specbench.results.documents import worded
+from specbench.results.documents import AUDIT, LOSSY, worded
 from specbench.show.table import Table
 from specbench.show.text import markdown_table
 from specbench.wording import literal
 
-FILE, PAGE, SCHEMA = "audit.json", "audit.md", "specbench audit 1"
+PAGE = "audit.md"
 TIMED_OUT, INTERRUPTED = "its time was over", "interrupted"  # why an audit ended early, besides a lost server
 NONE_SEEN = 3.0  # of n requests without a fault: 95 % sure that less than 3 ÷ n are faulty
-LOSSLESS, NUMERIC, LOSSY, OPEN = "LOSSLESS as far as seen", "NUMERIC", "NOT LOSSLESS", "NOT REFUTED"
+LOSSLESS, NUMERIC, OPEN = "LOSSLESS as far as seen", "NUMERIC", "NOT REFUTED"
 MEANING = {
     LOSSLESS: "greedy answers are equal, and sampled ones follow the baseline's distribution",
     NUMERIC: "answers differ only where rounding decides between the best tokens",
@@ -50,6 +50,7 @@ class Audit:
     judged: bool  # by log-probabilities
     seconds: float
     settings: Mapping[str, Any]
+    deployment: Mapping[str, str]  # by which a run of the same is recognised
     left: str = ""  # why it ended early
     acceptance: Mapping[str, float] | None = None
 
@@ -110,7 +111,7 @@ def audit_json(found: Audit) -> str:
     """The audit as ASCII JSON, with its answer."""
     derived = {"answer": found.answer, "unfinished": found.unfinished, "requests": found.requests,
                "missed_share": found.missed}  # fmt: skip
-    return json.dumps({"schema": SCHEMA, **derived, **worded(asdict(found))}, indent=1, allow_nan=False) + "\n"
+    return json.dumps({"schema": AUDIT, **derived, **worded(asdict(found))}, indent=1, allow_nan=False) + "\n"
 
 
 def headline(found: Audit) -> list[str]:

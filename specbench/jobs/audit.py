@@ -27,9 +27,11 @@ from specbench.errors import InterruptedRunError, NotLosslessError, ServerError,
 from specbench.files import replace_text
 from specbench.jobs.output import Output, say
 from specbench.measure import grid
+from specbench.measure.pair import resolved_pair
 from specbench.measure.parsing import with_lists
 from specbench.measure.plan import read_prompts
 from specbench.results import folder, journal
+from specbench.results.documents import AUDITED, deployment
 from specbench.results.machine import command_line, now
 from specbench.results.named_runs import read_json
 from specbench.show import run_output
@@ -66,7 +68,7 @@ def start_audit(wanted: Wanted, output: Output, resumed: Path | None = None) -> 
 def audited(wanted: Wanted, output: Output, resumed: Path | None = None) -> tuple[Audit, Path]:
     """Audit one arm against another; returns the audit and its folder, with the certificate."""
     err, spec = Console(stderr=True, quiet=output.quiet), spec_of(wanted)
-    with opened(spec, wanted) as (baseline, arm, plan):
+    with opened(spec, wanted) as (baseline, arm, plan, deployed):
         say(err, [f"auditing {arm.name} ({spec.target}) against {baseline.name}"])
         began = now()
         with folder.writing_to(output.parent):
@@ -79,7 +81,7 @@ def audited(wanted: Wanted, output: Output, resumed: Path | None = None) -> tupl
             course = Course(baseline, arm, plan, bounds, known, keep, lambda name: say(err, [f"  {name} …"]))
             clock = time.monotonic()
             found, left = answers(course)
-            made = judged(course, found, left, began, settings, time.monotonic() - clock)
+            made = judged(course, found, left, began, settings, deployed, time.monotonic() - clock)
             write(place, made, course)
     return made, place
 
@@ -125,17 +127,19 @@ def cell_of(settings: Mapping[str, Any]) -> RunSpec:
 
 
 @contextmanager
-def opened(spec: RunSpec, wanted: Wanted) -> Iterator[tuple[Probe, Probe, Plan]]:
-    """The two arms and what they are asked."""
+def opened(spec: RunSpec, wanted: Wanted) -> Iterator[tuple[Probe, Probe, Plan, dict[str, str]]]:
+    """The two arms, what they are asked, and the deployment of the audited one."""
     share = 1.0 if wanted.requests is None else min(1.0, max(wanted.requests / 500, 0.1))
     backend = backend_for([spec] if spec.backend == "openai" else [spec.baseline, spec])
+    resolved = {**resolved_pair(backend), "engine_notes": "; ".join(backend.notes(spec))}
+    deployed = deployment({**spec.model_dump(mode="json"), **resolved})
     if isinstance(backend, Server):
         both = (spec.baseline, spec)
         started = [backend.ready(one).url for one in both] if isinstance(backend, Started) else []
         urls = started or [str(wanted.baseline_url), str(wanted.url)]
         try:
             baseline, audited = (ServerProbe.of(url, spec.target) for url in urls)
-            yield baseline, audited, served_plan(spec, wanted, backend, baseline, audited, share)
+            yield baseline, audited, served_plan(spec, wanted, backend, baseline, audited, share), deployed
         finally:
             backend.unload()
         return
@@ -146,7 +150,7 @@ def opened(spec: RunSpec, wanted: Wanted) -> Iterator[tuple[Probe, Probe, Plan]]
     backend.load(places)
     try:
         plan = Plan(prompts, spec.k, places - ROOM, wanted.at_once, share)
-        yield LocalProbe(backend, spec.baseline, places), LocalProbe(backend, spec, places), plan
+        yield LocalProbe(backend, spec.baseline, places), LocalProbe(backend, spec, places), plan, deployed
     finally:
         backend.unload()
 
@@ -215,7 +219,8 @@ def scored(course: Course, found: Sequence[Found]) -> tuple[Floors, list[Found]]
 
 
 def judged(
-    course: Course, found: Sequence[Found], left: str, began: str, settings: Mapping[str, Any], seconds: float
+    course: Course, found: Sequence[Found], left: str, began: str, settings: Mapping[str, Any],
+    deployed: Mapping[str, str], seconds: float,
 ) -> Audit:  # fmt: skip
     """The audit from its answers."""
     floors, kept = scored(course, found)
@@ -223,14 +228,14 @@ def judged(
     arms = {"baseline": course.baseline.name, "audited": course.audited.name}
     return Audit(
         began, command_line(), arms, floors, summaries(kept, findings), findings, floors.positions > 0, seconds,
-        settings, left or course.lost, acceptance_in(found),
+        settings, deployed, left or course.lost, acceptance_in(found),
     )  # fmt: skip
 
 
 def write(place: Path, made: Audit, course: Course) -> None:
     """The certificate as JSON and Markdown, and requests that show every fault."""
     with folder.writing_to(place):
-        replace_text(place / certificate.FILE, audit_json(made))
+        replace_text(place / AUDITED, audit_json(made))
         replace_text(place / certificate.PAGE, page(made))
         certificate.write_reproductions(place, made, course)
 

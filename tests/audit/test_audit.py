@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specbench.audit.certificate import LOSSLESS, LOSSY, NUMERIC, OPEN, Audit, audit_json, page, sentences
+from specbench.audit.certificate import LOSSLESS, NUMERIC, OPEN, Audit, audit_json, page, sentences
 from specbench.audit.course import Bounds, Course
 from specbench.audit.probes import Ask, Reply, ServerProbe
 from specbench.backends.engines import client, install
@@ -17,6 +17,7 @@ from specbench.backends.engines.started import Started
 from specbench.errors import InterruptedRunError, NotLosslessError, ServerError
 from specbench.jobs.audit import answers, judged, scored, show
 from specbench.jobs.output import Output
+from specbench.results.documents import LOSSY
 from specbench.spec import BASELINE
 from tests.support import faulty_server
 from tests.support.direct import Direct, audited, course
@@ -201,7 +202,7 @@ def test_a_server_that_dies_leaves_a_certificate(tmp_path: Path, capsys: pytest.
 
         one.audited.client.post = dying  # type: ignore[attr-defined]
         found, left = answers(one)
-        made = judged(one, found, left, "2026", {}, 1.0)
+        made = judged(one, found, left, "2026", {}, {}, 1.0)
         assert made.requests > 0
         with pytest.raises(error, match=said):
             show(made, tmp_path, Output())
@@ -259,7 +260,7 @@ def test_a_deviation_is_no_fault_where_the_baselines_own_answers_cannot_be_teste
     found = list(one.trials())
     scored(one, found)
     losing(one, 0, GONE)
-    made = judged(one, found, "", "", {}, 0.0)
+    made = judged(one, found, "", "", {}, {}, 0.0)
     assert "another distribution" not in {fault.what for fault in made.faults}
     assert any("could not be tested" in finding.detail for finding in made.findings)
     assert made.unfinished
@@ -315,12 +316,21 @@ def test_the_command(tmp_path: Path, command: Command) -> None:
     with serving(Server(speculative=False)) as baseline, serving(Server(fault="padded-rows")) as spec:
         urls = ("--url", spec, "--baseline-url", baseline, "--target", NAME)
         done = command("audit", *urls, "--requests", "50", "--limit", "8")
-        again = command("audit", *urls[:4], "--resume", str(done.folder))
+        folder = done.folder
+        again = command("audit", *urls[:4], "--resume", str(folder))
+        short = ("--limit", "2", "--max-new-tokens", "8", "--warmup", "0", "--k", "4")
+        ran = command("run", "--backend", "openai", *urls, *short).ok()
+        folder.rename(folder.parent.parent / "audit")
+        free = command("run", "--backend", "openai", *urls, *short).ok()
+        (folder.parent.parent / "audit").rename(folder)
     assert done.code == again.code == 5, done.err
-    assert {"audit.json", "audit.md", "fault-1.sh", "settings.json"} <= {one.name for one in done.folder.iterdir()}
+    assert "NOT LOSSLESS: it fails the audit " in " ".join(ran.out.split())
+    assert folder.name in "".join(ran.out.split())
+    assert "NOT LOSSLESS" not in free.out
+    assert {"audit.json", "audit.md", "fault-1.sh", "settings.json"} <= {one.name for one in folder.iterdir()}
     assert "NOT LOSSLESS" in done.out
     assert "continued" not in done.err
-    lines = [line for line in (done.folder / "fault-1.sh").read_text().splitlines() if not line.startswith("#")]
+    lines = [line for line in (folder / "fault-1.sh").read_text().splitlines() if not line.startswith("#")]
     assert [line.split()[:2] for line in lines] == [["curl", "-s"]] * 2
 
 
@@ -335,5 +345,7 @@ def test_servers_that_specbench_starts_are_audited(
         given = ("--backend", "vllm-serve", "--target", pair.target, "--spec-config", "ngram", "--k", 3)
         done = command("audit", *given, "--dataset", "code", "--requests", 50, "--limit", 8)
     assert done.code == 5, done.err
-    assert json.loads((done.folder / "audit.json").read_text())["settings"]["spec_config"] == "ngram"
+    made = json.loads((done.folder / "audit.json").read_text())
+    assert made["settings"]["spec_config"] == made["deployment"]["spec_config"] == "ngram"
+    assert "vllm" in made["deployment"]["version"]
     assert "padded to 1 + K" in done.out

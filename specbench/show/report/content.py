@@ -96,16 +96,16 @@ def run_part(path: Path) -> RunPart:
     run = read_run(path)
     if not run.cells:
         raise UsageError(f"no cell of {path} has begun: {resume_command(path)} starts them")
-    rows = [cell.row() for cell in run.cells]
+    rows = [cell.row() for cell in run.judged]
     views, unread = documents_in(run.path, "trace*.json", TRACES, read_trace)
     papers, foreign = documents_in(run.path, "certificate*.json", CERTIFICATES, partial(certificate_of, rows))
     name = text_in(run.description, "preset")
     return RunPart(
         name=run.path.resolve().name,
         facts=facts(run.description),
-        cells=run.cells,
+        cells=run.judged,
         rows=rows,
-        questions=questions(run.cells, rows, text_in(run.description, "command")),
+        questions=questions(run.judged, rows, text_in(run.description, "command")),
         series=list(series_of(rows)),
         notes=[*notes(rows), *unread, *foreign],
         traces=views,
