@@ -1,18 +1,21 @@
 """The result of an audit: the answer, the likely cause of every fault, its numbers, and requests that show it."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench.audit.cells import NEUTRAL, NEUTRAL_CELL, share_of
 from specbench.audit.course import Course, Floors
 from specbench.audit.forks import Finding, Found, answered
+from specbench.audit.statistics import BEST
 from specbench.files import replace_text
 from specbench.results.documents import AUDIT, LOSSY, worded
 from specbench.show.table import Table
 from specbench.show.text import markdown_table
-from specbench.wording import literal
+from specbench.wording import formatted, literal
 
 PAGE = "audit.md"
 TIMED_OUT, INTERRUPTED = "its time was over", "interrupted"  # why an audit ended early, besides a lost server
@@ -51,6 +54,8 @@ class Audit:
     seconds: float
     settings: Mapping[str, Any]
     deployment: Mapping[str, str]  # by which a run of the same is recognised
+    tests: Sequence[Mapping[str, Any]]  # of sampled text
+    rate: float  # requests per second
     left: str = ""  # why it ended early
     acceptance: Mapping[str, float] | None = None
 
@@ -97,6 +102,23 @@ def summaries(found: Sequence[Found], findings: Sequence[Finding]) -> list[CellS
     return list(made.values())
 
 
+POWERS = (100, 200, 500, 1000, 2000, 5000)  # requests
+SOON = 10  # minutes
+SHIFT = "change of the best token's share"
+
+
+def power(found: Audit) -> list[dict[str, float | None]]:
+    """What audits with `--requests` see of faults, by the rate of this one and its test of the best token's share: one
+    of `SOON` minutes, and others. The change of that share is found in 95 of 100 cases."""
+    own = next((one for one in found.tests if (one["part"], one["test"]) == (NEUTRAL_CELL, BEST)), None)
+    curve, tokens = list[dict[str, float | None]](), NEUTRAL[0] * NEUTRAL[1]  # of that cell, in a whole audit
+    for many in sorted({*POWERS, round(60 * SOON * found.rate)} if found.rate else ()):
+        shift = own["smallest"] * math.sqrt(own["tokens"] / (tokens * share_of(many))) if own else None
+        minutes, share = round(many / found.rate / 60, 1), min(1.0, NONE_SEEN / max(many, 1))
+        curve.append({"requests": many, "minutes": minutes, "share of faulty requests": share, SHIFT: shift})
+    return curve
+
+
 def outcome_of(cell: str, findings: Sequence[Finding]) -> str:
     """The worst outcome of a cell."""
     kinds = {one.kind for one in findings if one.cell == cell}
@@ -110,7 +132,8 @@ def outcome_of(cell: str, findings: Sequence[Finding]) -> str:
 def audit_json(found: Audit) -> str:
     """The audit as ASCII JSON, with its answer."""
     derived = {"answer": found.answer, "unfinished": found.unfinished, "requests": found.requests,
-               "missed_share": found.missed}  # fmt: skip
+               "missed_share": found.missed, "headline": headline(found), "sentences": sentences(found),
+               "power": power(found)}  # fmt: skip
     return json.dumps({"schema": AUDIT, **derived, **worded(asdict(found))}, indent=1, allow_nan=False) + "\n"
 
 
@@ -130,6 +153,10 @@ def headline(found: Audit) -> list[str]:
     if found.judged:
         lines.append(f"rounding moves the baseline's own log-probabilities by up to {found.floors.nats:.2g} nats "
                      f"({found.floors.positions} positions)")  # fmt: skip
+    for one in (one for one in power(found) if one["requests"] == round(60 * SOON * found.rate)):
+        shift = f", and a change of {one[SHIFT]:.2g} in the best token's share at temperature 1" if one[SHIFT] else ""
+        lines.append(f"{SOON} minutes here compare {one['requests']} requests (--requests {one['requests']}), which "
+                     f"show a fault in {one['share of faulty requests']:.2%} of them{shift}")  # fmt: skip
     return lines
 
 
@@ -167,12 +194,15 @@ def table(found: Audit) -> Table:
 def page(found: Audit) -> str:
     """The audit in Markdown."""
     known = {**found.arms, **found.settings}.items()
+    curve, forms = power(found), (",.0f", ".1f", ".2%", ".3f")
+    shown = [[formatted(*one) for one in zip(line.values(), forms, strict=True)] for line in curve]
     facts = [[literal(str(name)), literal(str(value))] for name, value in known if value is not None]
     return "\n".join([
         "# Audit of a speculating server", "",
         *(line for text in headline(found) for line in (f"{literal(text[:1].upper() + text[1:])}.", "")),
         *(f"- {literal(line)}" for line in sentences(found)), "",
         table(found).markdown(),
+        *(["## What more requests show", "", *markdown_table(tuple(curve[0]), shown, "rrrr"), ""] if curve else []),
         "## What it is of", "", *markdown_table(("", ""), facts, "ll"), "",
         f"Command: `{found.command}`, {found.started}, {found.seconds:.0f} seconds.", "",
     ])  # fmt: skip

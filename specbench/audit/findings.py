@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from specbench.audit.causes import SINGLE, sampled_cause
@@ -45,7 +45,22 @@ def score_trial(course: Course, cell: Cell, one: Trial) -> None:
         course.score(one.ask.prompt, output)
 
 
-def findings_of(course: Course, found: Sequence[Found], scored: Sequence[Found], floors: Floors) -> list[Finding]:
+Tests = Mapping[tuple[str, str], tuple[Deviation, float]]  # by cell and name, with p after Holm's correction over all
+
+
+def tests_of(course: Course, scored: Sequence[Found], floors: Floors) -> Tests:
+    """All tests of sampled answers."""
+    if not course.baseline.scores:
+        return {}
+    cells = [(cell, trials) for cell, trials in scored if cell.kind == "sampled"]
+    some = [(cell.name, one) for cell, trials in cells for one in tested(course, cell, trials, ARMS[1], floors)]
+    made = {(cell, one.name): one for cell, one in some}
+    return dict(zip(made, zip(made.values(), holm([one.p for one in made.values()]), strict=True), strict=True))
+
+
+def findings_of(
+    course: Course, found: Sequence[Found], scored: Sequence[Found], floors: Floors, tests: Tests
+) -> list[Finding]:
     """All findings, worst kinds first within the order of cells; scored: of every cell the trials with all scores."""
     made = unjudged(found, scored)
     for cell, trials in found:
@@ -53,7 +68,8 @@ def findings_of(course: Course, found: Sequence[Found], scored: Sequence[Found],
         made += odd(cell, trials)
     made += forks(course, [(cell, trials) for cell, trials in scored if cell.kind == "greedy"], floors)
     forked = any(one.kind == "fault" and one.what == FORK for one in made)
-    made += distributions(course, [(cell, trials) for cell, trials in scored if cell.kind == "sampled"], floors, forked)
+    drawn = [(cell, trials) for cell, trials in scored if cell.kind == "sampled"]
+    made += distributions(course, drawn, floors, tests, forked)
     made += [one for cell, trials in found if cell.kind == "texts" for one in forms(cell, trials)]
     made += [*reported(course, found, floors), *drafting(found)]
     return [one if one.cause or one.what not in SINGLE else replace(one, cause=SINGLE[one.what]) for one in made]
@@ -161,31 +177,23 @@ def apart(one: Scored, other: Scored) -> float:
 # --- sampled text -----------------------------------------------------------------------------------------------------
 
 
-def distributions(course: Course, found: Sequence[Found], floors: Floors, forked: bool) -> list[Finding]:
+def distributions(course: Course, found: Sequence[Found], floors: Floors, tests: Tests, forked: bool) -> list[Finding]:
     """Sampled answers that do not follow the baseline's distribution, where the baseline's own do."""
     if not course.baseline.scores:
         return [one for cell, trials in found for one in unlike_lengths(cell, trials)]
-    tests: dict[tuple[str, str], Deviation] = {}
-    for cell, trials in found:
-        for one in tested(course, cell, trials, "audited", floors):
-            tests[cell.name, one.name] = one
-    corrected = dict(zip(tests, holm([one.p for one in tests.values()]), strict=True))
-    cells, cause = {own for (own, _), p in corrected.items() if p < FALSE_ALARM}, ""
+    cells, cause = {own for (own, _), (_, p) in tests.items() if p < FALSE_ALARM}, ""
     made = [one for cell, trials in found for one in repeated(course, cell, trials)]
     for cell, trials in found:
-        bad = {name: p for (own, name), p in corrected.items() if own == cell.name and p < FALSE_ALARM}
+        bad = [(one, p) for (own, _), (one, p) in tests.items() if own == cell.name and p < FALSE_ALARM]
         if not bad:
             continue
         if doubt := doubt_of(course, cell, trials, floors, len(tests)):
             made.append(Finding(cell.name, "not tried", SAMPLED, doubt))
             continue
-        name = min(bad, key=lambda one: (tests[cell.name, one].p, one))
-        cause = (
-            cause
-            if cause and NEUTRAL_CELL in cells
-            else sampled_cause(cell.name, tests[cell.name, name], cells, forked)
-        )
-        made.append(replace(sampled_finding(cell, trials, tests[cell.name, name], bad[name]), cause=cause))
+        worst, p = min(bad, key=lambda one: (one[0].p, one[0].name))
+        if not cause or NEUTRAL_CELL not in cells:
+            cause = sampled_cause(cell.name, worst, cells, forked)
+        made.append(replace(sampled_finding(cell, trials, worst, p), cause=cause))
     return made
 
 

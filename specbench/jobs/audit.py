@@ -12,10 +12,10 @@ from typing import Any
 from rich.console import Console
 
 from specbench.audit import certificate
-from specbench.audit.cells import Cell, Plan
+from specbench.audit.cells import Cell, Plan, share_of
 from specbench.audit.certificate import INTERRUPTED, TIMED_OUT, Audit, audit_json, headline, page, sentences, summaries
 from specbench.audit.course import Bounds, Course, Floors, Trial, floors_of
-from specbench.audit.findings import acceptance_in, findings_of, score_trial
+from specbench.audit.findings import acceptance_in, findings_of, score_trial, tests_of
 from specbench.audit.forks import Found
 from specbench.audit.probes import Probe, ServerProbe
 from specbench.backends.choose import backend_for
@@ -79,9 +79,11 @@ def audited(wanted: Wanted, output: Output, resumed: Path | None = None) -> tupl
         with journaled(place) as (known, keep):
             bounds = Bounds(wanted.requests, None if wanted.minutes is None else time.monotonic() + 60 * wanted.minutes)
             course = Course(baseline, arm, plan, bounds, known, keep, lambda name: say(err, [f"  {name} …"]))
-            clock = time.monotonic()
+            clock, before = time.monotonic(), len(known)
             found, left = answers(course)
-            made = judged(course, found, left, began, settings, deployed, time.monotonic() - clock)
+            clock = time.monotonic() - clock
+            rate = (len(known) - before) / 2 / clock  # without those of an earlier start
+            made = judged(course, found, left, began, settings, deployed, clock, rate)
             write(place, made, course)
     return made, place
 
@@ -129,7 +131,7 @@ def cell_of(settings: Mapping[str, Any]) -> RunSpec:
 @contextmanager
 def opened(spec: RunSpec, wanted: Wanted) -> Iterator[tuple[Probe, Probe, Plan, dict[str, str]]]:
     """The two arms, what they are asked, and the deployment of the audited one."""
-    share = 1.0 if wanted.requests is None else min(1.0, max(wanted.requests / 500, 0.1))
+    share = 1.0 if wanted.requests is None else share_of(wanted.requests)
     backend = backend_for([spec] if spec.backend == "openai" else [spec.baseline, spec])
     resolved = {**resolved_pair(backend), "engine_notes": "; ".join(backend.notes(spec))}
     deployed = deployment({**spec.model_dump(mode="json"), **resolved})
@@ -220,15 +222,18 @@ def scored(course: Course, found: Sequence[Found]) -> tuple[Floors, list[Found]]
 
 def judged(
     course: Course, found: Sequence[Found], left: str, began: str, settings: Mapping[str, Any],
-    deployed: Mapping[str, str], seconds: float,
+    deployed: Mapping[str, str], seconds: float, rate: float,
 ) -> Audit:  # fmt: skip
     """The audit from its answers."""
     floors, kept = scored(course, found)
-    findings = findings_of(course, found, kept, floors)
+    tests = tests_of(course, kept, floors)
+    findings = findings_of(course, found, kept, floors, tests)
+    shown = [{"part": cell, "test": one.name, "tokens": one.tokens, "found": one.found, "expected": one.expected,
+              "p": p, "smallest": one.smallest} for (cell, _), (one, p) in tests.items()]  # fmt: skip
     arms = {"baseline": course.baseline.name, "audited": course.audited.name}
     return Audit(
         began, command_line(), arms, floors, summaries(kept, findings), findings, floors.positions > 0, seconds,
-        settings, deployed, left or course.lost, acceptance_in(found),
+        settings, deployed, shown, rate, left or course.lost, acceptance_in(found),
     )  # fmt: skip
 
 

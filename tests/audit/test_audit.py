@@ -3,22 +3,35 @@
 import json
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from specbench.audit.certificate import LOSSLESS, NUMERIC, OPEN, Audit, audit_json, page, sentences
+from specbench.audit.certificate import (
+    LOSSLESS,
+    NUMERIC,
+    OPEN,
+    SHIFT,
+    Audit,
+    audit_json,
+    headline,
+    page,
+    power,
+    sentences,
+)
 from specbench.audit.course import Bounds, Course
 from specbench.audit.probes import Ask, Reply, ServerProbe
 from specbench.backends.engines import client, install
 from specbench.backends.engines.started import Started
-from specbench.errors import InterruptedRunError, NotLosslessError, ServerError
+from specbench.errors import InterruptedRunError, NotLosslessError, ServerError, UsageError
 from specbench.jobs.audit import answers, judged, scored, show
 from specbench.jobs.output import Output
 from specbench.results.documents import LOSSY
 from specbench.spec import BASELINE
+from tests.show.test_report_page import HOSTILE, check_harmless, page_of
 from tests.support import faulty_server
 from tests.support.direct import Direct, audited, course
 from tests.support.faulty_server import NAME, Server, serving
@@ -202,7 +215,7 @@ def test_a_server_that_dies_leaves_a_certificate(tmp_path: Path, capsys: pytest.
 
         one.audited.client.post = dying  # type: ignore[attr-defined]
         found, left = answers(one)
-        made = judged(one, found, left, "2026", {}, {}, 1.0)
+        made = judged(one, found, left, "2026", {}, {}, 1.0, 2.0)
         assert made.requests > 0
         with pytest.raises(error, match=said):
             show(made, tmp_path, Output())
@@ -260,7 +273,7 @@ def test_a_deviation_is_no_fault_where_the_baselines_own_answers_cannot_be_teste
     found = list(one.trials())
     scored(one, found)
     losing(one, 0, GONE)
-    made = judged(one, found, "", "", {}, {}, 0.0)
+    made = judged(one, found, "", "", {}, {}, 0.0, 2.0)
     assert "another distribution" not in {fault.what for fault in made.faults}
     assert any("could not be tested" in finding.detail for finding in made.findings)
     assert made.unfinished
@@ -310,6 +323,40 @@ def test_the_certificate_has_the_answer_and_the_causes() -> None:
     assert any("rows padded to 1 + K" in one["cause"] for one in written["findings"])
     assert "NOT LOSSLESS" in page(made)
     assert "rows padded to 1 + K" in page(made)
+
+
+def test_the_certificate_says_what_more_requests_show() -> None:
+    made = audited(course(share=0.25))
+    best = next(one for one in made.tests if (one["part"], one["test"]) == ("temperature 1", "the best token"))
+    curve = {one["requests"]: one for one in power(made)}
+    assert sorted(curve) == [100, 200, 500, 1000, 1200, 2000, 5000]  # 2 requests a second
+    assert (curve[1200]["minutes"], curve[1200]["share of faulty requests"]) == (10.0, 3 / 1200)
+    shifts = [curve[many][SHIFT] for many in (100, 500, 5000)]
+    assert shifts[0] == pytest.approx(5**0.5 * shifts[1])  # type: ignore[operator]
+    assert shifts[1] == shifts[2] == pytest.approx(best["smallest"] * (best["tokens"] / 2048) ** 0.5)
+    assert "10 minutes here compare 1200 requests" in page(made).replace("\\", "")
+    assert "| 1,200 | 10.0 | 0.25% | 0" in page(made)
+    assert power(replace(made, rate=0.0)) == []
+    assert not any("minutes here" in line for line in headline(replace(made, rate=0.0)))
+
+
+def test_the_report_shows_a_certificate(tmp_path: Path) -> None:
+    made = replace(audited(course("argmax", share=0.25)), arms={"audited": HOSTILE[0], "baseline": "http://b"})
+    (tmp_path / "audit.json").write_text(audit_json(made))
+    found = page_of(tmp_path)
+    check_harmless(found)
+    for text in (*headline(made), *sentences(made), HOSTILE[0], "What was tried", "What more requests show"):
+        assert text in found.visible, text
+    assert "Does a server with speculative decoding still give the text of its model?" in found.visible
+    assert "How it was measured" not in found.visible
+    values = [number["value"] for number in found.numbers]
+    assert all(repr(test["p"]) in values for test in made.tests)
+    junk = {"arms": 1, "settings": [2], "headline": 3, "sentences": {"a": 4}, "cells": [5], "tests": "x", "power": None}
+    (tmp_path / "audit.json").write_text(json.dumps({"schema": "specbench audit 1", **junk}))
+    check_harmless(page_of(tmp_path))
+    (tmp_path / "audit.json").write_text("{}")
+    with pytest.raises(UsageError, match="is not a certificate of an audit"):
+        page_of(tmp_path)
 
 
 def test_the_command(tmp_path: Path, command: Command) -> None:

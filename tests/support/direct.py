@@ -50,4 +50,4 @@ def course(fault: str | None = None, noise: float = 0.0, share: float = 1.0, **m
 
 def audited(what: Course) -> Audit:
     """The whole audit."""
-    return judged(what, list(what.trials()), "", "", {}, {}, 0.0)
+    return judged(what, list(what.trials()), "", "", {}, {}, 0.0, 2.0)

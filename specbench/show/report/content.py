@@ -15,7 +15,7 @@ from specbench.errors import UsageError
 from specbench.presets import preset, presets
 from specbench.results import named_runs
 from specbench.results.cells import MEASURED, Cell
-from specbench.results.documents import Certificate, TokenView, read_certificate, read_trace
+from specbench.results.documents import AUDITED, Certificate, TokenView, read_audit, read_certificate, read_trace
 from specbench.results.machine import PEAKS
 from specbench.results.named_runs import MOST, read_json, read_table
 from specbench.results.reading import DESCRIPTION, edited, read_run
@@ -147,6 +147,35 @@ def calibration_part(path: Path) -> CalibrationPart:
         contexts=mappings(document.get("contexts")),
         choices=mappings(document.get("choices")),
         pictures=[picture for picture in found if picture is not None],
+    )
+
+
+@dataclass(frozen=True)
+class AuditPart:
+    """An audit: its answer in sentences, what it found and what was not tried, its parts, tests and power."""
+
+    name: str
+    facts: Mapping[str, str]
+    headline: Sequence[str]
+    findings: Sequence[str]
+    cells: Sequence[Mapping[str, Any]]
+    tests: Sequence[Mapping[str, Any]]
+    power: Sequence[Mapping[str, Any]]
+
+
+def audit_part(path: Path) -> AuditPart:
+    """The report part of a `specbench audit` folder. UsageError if its certificate cannot be read."""
+    found = read_audit(path / AUDITED)
+    known = {
+        name: str(v) for one in mappings([found.get("arms"), found.get("settings")]) for name, v in one.items() if v
+    }
+    lines = {name: found[name] for name in ("headline", "sentences") if isinstance(found.get(name), list)}
+    return AuditPart(
+        path.resolve().name,
+        {"started": when(text_in(found, "started")), "command": text_in(found, "command"), **known},
+        [str(line) for line in lines.get("headline", [])[:MOST]],
+        [str(line) for line in lines.get("sentences", [])[:MOST]],
+        *(mappings(found.get(name)) for name in ("cells", "tests", "power")),
     )
 
 
