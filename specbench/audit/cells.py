@@ -13,7 +13,13 @@ from specbench.audit.statistics import Sampler
 
 Kind = Literal["greedy", "sampled", "texts"]  # judged by forks, by the distribution of tokens, by the form of texts
 FIRST, UNDER_LOAD, ARRIVING, NEUTRAL_CELL = "greedy", "concurrent", "long prompts arriving", "temperature 1"
+NEUTRAL = (32, 64)  # requests of that cell and their tokens, usually
 FULL = 256  # tokens of the longest common prefix of prompts that are decoded together
+
+
+def share_of(requests: int) -> float:
+    """The share of the usual number of requests in every cell, for an audit of so many."""
+    return min(1.0, max(requests / 500, 0.1))
 
 
 @dataclass(frozen=True)
@@ -189,7 +195,7 @@ def thinking(plan: Plan, answers: Answers) -> Cell:
 Builder = Callable[[Plan, Answers], Cell]
 BUILDERS: tuple[Builder, ...] = (
     plain, lengths, edges, budgets, stops, stop_ids, ends, together, arriving,
-    sampled(NEUTRAL_CELL, "the wrong distribution (vLLM 55005, SGLang 10617)", 32, 64, Sampler()),
+    sampled(NEUTRAL_CELL, "the wrong distribution (vLLM 55005, SGLang 10617)", *NEUTRAL, Sampler()),
     sampled("temperature 0.7", "a temperature that verification ignores", 16, 32, Sampler(0.7)),
     sampled("top-k 10", "a field that verification ignores (vLLM 18902)", 16, 32, Sampler(top_k=10), top_k=10),
     sampled("top-p 0.8", "a field that verification ignores", 16, 32, Sampler(top_p=0.8), top_p=0.8),

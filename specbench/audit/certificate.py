@@ -1,22 +1,26 @@
 """The result of an audit: the answer, the likely cause of every fault, its numbers, and requests that show it."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench.audit.cells import NEUTRAL, NEUTRAL_CELL, share_of
 from specbench.audit.course import Course, Floors
 from specbench.audit.forks import Finding, Found, answered
+from specbench.audit.statistics import BEST
 from specbench.files import replace_text
-from specbench.results.documents import worded
+from specbench.results.documents import AUDIT, LOSSY, worded
 from specbench.show.table import Table
 from specbench.show.text import markdown_table
-from specbench.wording import literal
+from specbench.wording import formatted, literal
 
-FILE, PAGE, SCHEMA = "audit.json", "audit.md", "specbench audit 1"
+PAGE = "audit.md"
+TIMED_OUT, INTERRUPTED = "its time was over", "interrupted"  # why an audit ended early, besides a lost server
 NONE_SEEN = 3.0  # of n requests without a fault: 95 % sure that less than 3 ÷ n are faulty
-LOSSLESS, NUMERIC, LOSSY, OPEN = "LOSSLESS as far as seen", "NUMERIC", "NOT LOSSLESS", "NOT REFUTED"
+LOSSLESS, NUMERIC, OPEN = "LOSSLESS as far as seen", "NUMERIC", "NOT REFUTED"
 MEANING = {
     LOSSLESS: "greedy answers are equal, and sampled ones follow the baseline's distribution",
     NUMERIC: "answers differ only where rounding decides between the best tokens",
@@ -49,6 +53,9 @@ class Audit:
     judged: bool  # by log-probabilities
     seconds: float
     settings: Mapping[str, Any]
+    deployment: Mapping[str, str]  # by which a run of the same is recognised
+    tests: Sequence[Mapping[str, Any]]  # of sampled text
+    rate: float  # requests per second
     left: str = ""  # why it ended early
     acceptance: Mapping[str, float] | None = None
 
@@ -61,9 +68,14 @@ class Audit:
         """The answer in the fixed words."""
         if self.faults:
             return LOSSY
-        if not self.judged:
+        if not self.judged or not self.requests:
             return OPEN
         return NUMERIC if any(one.kind == "numeric" for one in self.findings) else LOSSLESS
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it can be continued: by an interrupt or the loss of a server, not by the end of its time."""
+        return self.left not in ("", TIMED_OUT)
 
     @property
     def requests(self) -> int:
@@ -84,9 +96,27 @@ def summaries(found: Sequence[Found], findings: Sequence[Finding]) -> list[CellS
         before = made.get(cell.name)
         requests = len(able) + (before.requests if before else 0)
         about = before.about if before else cell.about
-        outcome = outcome_of(cell.name, findings) if requests else "not tried"
+        outcome = outcome_of(cell.name, findings)
+        outcome = outcome if requests or outcome == "FAULT" else "not tried"
         made[cell.name] = CellSummary(cell.name, about, requests, tokens + (before.tokens if before else 0), outcome)
     return list(made.values())
+
+
+POWERS = (100, 200, 500, 1000, 2000, 5000)  # requests
+SOON = 10  # minutes
+SHIFT = "change of the best token's share"
+
+
+def power(found: Audit) -> list[dict[str, float | None]]:
+    """What audits with `--requests` see of faults, by the rate of this one and its test of the best token's share: one
+    of `SOON` minutes, and others. The change of that share is found in 95 of 100 cases."""
+    own = next((one for one in found.tests if (one["part"], one["test"]) == (NEUTRAL_CELL, BEST)), None)
+    curve, tokens = list[dict[str, float | None]](), NEUTRAL[0] * NEUTRAL[1]  # of that cell, in a whole audit
+    for many in sorted({*POWERS, round(60 * SOON * found.rate)} if found.rate else ()):
+        shift = own["smallest"] * math.sqrt(own["tokens"] / (tokens * share_of(many))) if own else None
+        minutes, share = round(many / found.rate / 60, 1), min(1.0, NONE_SEEN / max(many, 1))
+        curve.append({"requests": many, "minutes": minutes, "share of faulty requests": share, SHIFT: shift})
+    return curve
 
 
 def outcome_of(cell: str, findings: Sequence[Finding]) -> str:
@@ -101,8 +131,10 @@ def outcome_of(cell: str, findings: Sequence[Finding]) -> str:
 
 def audit_json(found: Audit) -> str:
     """The audit as ASCII JSON, with its answer."""
-    derived = {"answer": found.answer, "requests": found.requests, "missed_share": found.missed}
-    return json.dumps({"schema": SCHEMA, **derived, **worded(asdict(found))}, indent=1, allow_nan=False) + "\n"
+    derived = {"answer": found.answer, "unfinished": found.unfinished, "requests": found.requests,
+               "missed_share": found.missed, "headline": headline(found), "sentences": sentences(found),
+               "power": power(found)}  # fmt: skip
+    return json.dumps({"schema": AUDIT, **derived, **worded(asdict(found))}, indent=1, allow_nan=False) + "\n"
 
 
 def headline(found: Audit) -> list[str]:
@@ -113,7 +145,7 @@ def headline(found: Audit) -> list[str]:
         lines.append(f"{found.requests} requests were compared: a fault in {found.missed:.2%} of requests or more "
                      "would have been seen with 95 % certainty")  # fmt: skip
     if found.left:
-        lines.append(f"the audit ended early: {found.left}")
+        lines.append(f"{'unfinished, ' * found.unfinished}the audit ended early: {found.left}")
     if known := found.acceptance:
         length = f", acceptance length {known['acceptance_length']:.2f}" if "acceptance_length" in known else ""
         share, drafted = known["accepted_per_drafted"], known["drafted"]
@@ -121,6 +153,10 @@ def headline(found: Audit) -> list[str]:
     if found.judged:
         lines.append(f"rounding moves the baseline's own log-probabilities by up to {found.floors.nats:.2g} nats "
                      f"({found.floors.positions} positions)")  # fmt: skip
+    for one in (one for one in power(found) if one["requests"] == round(60 * SOON * found.rate)):
+        shift = f", and a change of {one[SHIFT]:.2g} in the best token's share at temperature 1" if one[SHIFT] else ""
+        lines.append(f"{SOON} minutes here compare {one['requests']} requests (--requests {one['requests']}), which "
+                     f"show a fault in {one['share of faulty requests']:.2%} of them{shift}")  # fmt: skip
     return lines
 
 
@@ -158,20 +194,22 @@ def table(found: Audit) -> Table:
 def page(found: Audit) -> str:
     """The audit in Markdown."""
     known = {**found.arms, **found.settings}.items()
+    curve, forms = power(found), (",.0f", ".1f", ".2%", ".3f")
+    shown = [[formatted(*one) for one in zip(line.values(), forms, strict=True)] for line in curve]
     facts = [[literal(str(name)), literal(str(value))] for name, value in known if value is not None]
     return "\n".join([
         "# Audit of a speculating server", "",
         *(line for text in headline(found) for line in (f"{literal(text[:1].upper() + text[1:])}.", "")),
         *(f"- {literal(line)}" for line in sentences(found)), "",
         table(found).markdown(),
+        *(["## What more requests show", "", *markdown_table(tuple(curve[0]), shown, "rrrr"), ""] if curve else []),
         "## What it is of", "", *markdown_table(("", ""), facts, "ll"), "",
         f"Command: `{found.command}`, {found.started}, {found.seconds:.0f} seconds.", "",
     ])  # fmt: skip
 
 
-def write_reproductions(folder: Path, found: Audit, course: Course) -> list[Path]:
-    """For each fault the smallest request as two curl lines, and both answers. Returns the files."""
-    made = []
+def write_reproductions(folder: Path, found: Audit, course: Course) -> None:
+    """For each fault the smallest request as two curl lines, and both answers."""
     for number, one in enumerate((one for one in found.faults if one.trial is not None), 1):
         assert one.trial is not None
         lines = [
@@ -179,7 +217,4 @@ def write_reproductions(folder: Path, found: Audit, course: Course) -> list[Path
             "# with a draft:", course.audited.curl(one.trial.ask),
             f"# without: {json.dumps(asdict(one.trial.baseline))}", f"# with: {json.dumps(asdict(one.trial.audited))}",
         ]  # fmt: skip
-        path = folder / f"fault-{number}.sh"
-        replace_text(path, "\n".join(lines) + "\n")
-        made.append(path)
-    return made
+        replace_text(folder / f"fault-{number}.sh", "\n".join(lines) + "\n")

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field
 from threading import Lock
 from typing import Any, TypeVar
 
-from specbench.audit.cells import BUILDERS, FIRST, UNDER_LOAD, Answers, Cell, Plan, more_together
+from specbench.audit.cells import BUILDERS, FIRST, Answers, Cell, Plan, more_together
 from specbench.audit.probes import Ask, Probe, Reply
 from specbench.audit.statistics import Scored
+from specbench.errors import ServerError
 
 T = TypeVar("T")
 EXTRA = 32  # further requests under load at a time
@@ -60,6 +61,7 @@ class Course:
     keep: Callable[[Mapping[str, Any]], None] = lambda entry: None
     watch: Callable[[str], None] = lambda name: None
     part: str = ""  # the cell that is tried now
+    lost: str = ""  # why the baseline gives no scores anymore
     lock: Lock = field(default_factory=Lock)
 
     def trials(self) -> Iterator[tuple[Cell, list[Trial]]]:
@@ -122,7 +124,13 @@ class Course:
     def score(self, prompt: Sequence[int], output: Sequence[int]) -> list[Scored]:
         """The baseline's scores of an output."""
         key = f"score {digest([list(prompt), list(output)])}"
-        return self.once(key, lambda: self.baseline.score(prompt, output), plain, scores_in)
+        if self.lost and key not in self.known:
+            raise ServerError(self.lost)
+        try:
+            return self.once(key, lambda: self.baseline.score(prompt, output), plain, scores_in)
+        except ServerError as error:
+            self.lost = self.lost or f"{error}, while answers were judged"
+            raise
 
     def decoded(self, prompt: Sequence[int], new: int, arm: str = ARMS[0]) -> list[Scored]:
         """The greedy answer of an arm with the scores that it gives while it decodes."""
@@ -166,17 +174,12 @@ class Floors:
     """How far the baseline differs from itself.
 
     nats: the largest difference of a log-probability of its five best tokens between one row at a time and many, over
-    `positions`. leads: differences of the lead of the best token between the two. again: answers that changed when they
-    were requested again, of `repeated`. load, loaded: the same between two passes under load.
+    `positions`. leads: differences of the lead of the best token between the two.
     """
 
     nats: float = 0.0
     positions: int = 0
     leads: tuple[float, ...] = ()
-    again: int = 0
-    repeated: int = 0
-    load: int = 0
-    loaded: int = 0
 
     @property
     def limit(self) -> float:
@@ -189,22 +192,14 @@ SMALLEST = 1e-6  # nats, below the resolution of float32
 
 
 def floors_of(course: Course, trials: Sequence[tuple[Cell, Sequence[Trial]]]) -> Floors:
-    """The floors, with the answers of the first cell and those under load."""
+    """The floors, with the answers of the first cell."""
     first = [one for cell, found in trials if cell.name == FIRST for one in found if one.baseline.ids][:FLOOR_ANSWERS]
-    apart, leads, again = [SMALLEST], list[float](), 0
+    apart, leads = [SMALLEST], list[float]()
     for trial in first if course.baseline.scores else []:
         one = course.decoded(trial.ask.prompt, trial.ask.new)
         ids = [scored.token for scored in one]
-        again += tuple(ids) != trial.baseline.ids
         for narrow, wide in zip(one, course.score(trial.ask.prompt, ids), strict=True):
             both = [(value, other) for token, value in narrow.top[:FIVE] if (other := wide.of(token)) is not None]
             apart += [abs(value - other) for value, other in both]
             leads.append(narrow.lead - wide.lead)
-    passes = [found for cell, found in trials if cell.name == UNDER_LOAD and cell.passes > 1]
-    half = len(passes[0]) // 2 if passes else 0
-    changed = (
-        sum(a.baseline.ids != b.baseline.ids for a, b in zip(passes[0][:half], passes[0][half:], strict=False))
-        if half
-        else 0
-    )
-    return Floors(max(apart), len(leads), tuple(leads), again, len(first) if leads else 0, changed, half)
+    return Floors(max(apart), len(leads), tuple(leads))

@@ -3,13 +3,13 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from specbench.audit.causes import SINGLE, sampled_cause
-from specbench.audit.cells import NEUTRAL_CELL, Cell
+from specbench.audit.cells import FIRST, NEUTRAL_CELL, Cell
 from specbench.audit.course import ARMS, Course, Floors, Trial, digest
-from specbench.audit.forks import FORK, Finding, Found, answered, forks
+from specbench.audit.forks import FORK, Finding, Found, answered, fork_of, forks
 from specbench.audit.probes import Ask, Reply
 from specbench.audit.statistics import (
     ORDER,
@@ -36,21 +36,56 @@ UNJUDGED, FAILS = "not judged", "server error"
 NO_DRAFT, REJECTED, WORSE, LOGPROBS = "no draft", "drafts are not accepted", "acceptance falls", "log-probabilities"
 
 
-def findings_of(course: Course, found: Sequence[Found], floors: Floors) -> list[Finding]:
-    """All findings, worst kinds first within the order of cells."""
-    made: list[Finding] = []
+def score_trial(course: Course, cell: Cell, one: Trial) -> None:
+    """Request all scores that judge a trial."""
+    if cell.kind == "greedy":
+        fork_of(course, one)
+    output = one.audited.ids if cell.kind == "sampled" else one.baseline.ids if cell.name == FIRST else ()
+    if output and course.baseline.scores:
+        course.score(one.ask.prompt, output)
+
+
+Tests = Mapping[tuple[str, str], tuple[Deviation, float]]  # by cell and name, with p after Holm's correction over all
+
+
+def tests_of(course: Course, scored: Sequence[Found], floors: Floors) -> Tests:
+    """All tests of sampled answers."""
+    if not course.baseline.scores:
+        return {}
+    cells = [(cell, trials) for cell, trials in scored if cell.kind == "sampled"]
+    some = [(cell.name, one) for cell, trials in cells for one in tested(course, cell, trials, ARMS[1], floors)]
+    made = {(cell, one.name): one for cell, one in some}
+    return dict(zip(made, zip(made.values(), holm([one.p for one in made.values()]), strict=True), strict=True))
+
+
+def findings_of(
+    course: Course, found: Sequence[Found], scored: Sequence[Found], floors: Floors, tests: Tests
+) -> list[Finding]:
+    """All findings, worst kinds first within the order of cells; scored: of every cell the trials with all scores."""
+    made = unjudged(found, scored)
     for cell, trials in found:
         made += refusals(cell, trials)
         made += odd(cell, trials)
-    made += forks(course, [(cell, trials) for cell, trials in found if cell.kind == "greedy"], floors)
+    made += forks(course, [(cell, trials) for cell, trials in scored if cell.kind == "greedy"], floors)
     forked = any(one.kind == "fault" and one.what == FORK for one in made)
-    made += distributions(course, [(cell, trials) for cell, trials in found if cell.kind == "sampled"], floors, forked)
+    drawn = [(cell, trials) for cell, trials in scored if cell.kind == "sampled"]
+    made += distributions(course, drawn, floors, tests, forked)
     made += [one for cell, trials in found if cell.kind == "texts" for one in forms(cell, trials)]
     made += [*reported(course, found, floors), *drafting(found)]
     return [one if one.cause or one.what not in SINGLE else replace(one, cause=SINGLE[one.what]) for one in made]
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def unjudged(found: Sequence[Found], scored: Sequence[Found]) -> list[Finding]:
+    """The answers that the baseline was lost before, equal or not: what differs must not be left out alone."""
+    rest = [one for (_, trials), (_, own) in zip(found, scored, strict=True) for one in trials[len(own) :]]
+    if not rest:
+        return []
+    differ = sum(one.baseline.ids != one.audited.ids for one in rest if one.ask.fields.get("temperature", 0) == 0)
+    detail = f"the baseline was lost before they were judged; {differ} of the greedy ones differ from its answers"
+    return [Finding("all", "not tried", UNJUDGED, detail, len(rest), sum(len(trials) for _, trials in found))]
 
 
 def refusals(cell: Cell, trials: Sequence[Trial]) -> list[Finding]:
@@ -119,13 +154,13 @@ def odd(cell: Cell, trials: Sequence[Trial]) -> list[Finding]:
 def reported(course: Course, found: Sequence[Found], floors: Floors) -> list[Finding]:
     """Whether the audited arm reports the log-probabilities of its tokens, in one answer."""
     first = next((one for _, trials in found for one in answered(trials) if one.audited.ids), None)
-    if first is None or not course.baseline.scores:
+    if first is None or not floors.leads:
         return []
     try:
         said = course.decoded(first.ask.prompt, first.ask.new, ARMS[1])
-    except ServerError:  # the audited server was lost: what it answered before is judged all the same
+        known = course.score(first.ask.prompt, [one.token for one in said])
+    except ServerError:  # a server was lost: what was answered before is judged all the same
         return []
-    known = course.score(first.ask.prompt, [one.token for one in said])
     wrong = [at for at, (one, other) in enumerate(zip(said, known, strict=True)) if apart(one, other) > floors.limit]
     if not wrong:
         return []
@@ -142,36 +177,33 @@ def apart(one: Scored, other: Scored) -> float:
 # --- sampled text -----------------------------------------------------------------------------------------------------
 
 
-def distributions(course: Course, found: Sequence[Found], floors: Floors, forked: bool) -> list[Finding]:
+def distributions(course: Course, found: Sequence[Found], floors: Floors, tests: Tests, forked: bool) -> list[Finding]:
     """Sampled answers that do not follow the baseline's distribution, where the baseline's own do."""
     if not course.baseline.scores:
         return [one for cell, trials in found for one in unlike_lengths(cell, trials)]
-    tests: dict[tuple[str, str], Deviation] = {}
-    for cell, trials in found:
-        for one in tested(course, cell, trials, "audited", floors):
-            tests[cell.name, one.name] = one
-    corrected = dict(zip(tests, holm([one.p for one in tests.values()]), strict=True))
-    cells, cause = {own for (own, _), p in corrected.items() if p < FALSE_ALARM}, ""
+    cells, cause = {own for (own, _), (_, p) in tests.items() if p < FALSE_ALARM}, ""
     made = [one for cell, trials in found for one in repeated(course, cell, trials)]
     for cell, trials in found:
-        bad = {name: p for (own, name), p in corrected.items() if own == cell.name and p < FALSE_ALARM}
+        bad = [(one, p) for (own, _), (one, p) in tests.items() if own == cell.name and p < FALSE_ALARM]
         if not bad:
             continue
-        control = {
-            one.name for one in tested(course, cell, trials, "baseline", floors) if one.p < FALSE_ALARM / len(tests)
-        }
-        if control:
-            detail = f"the baseline's own answers do not follow its log-probabilities ({min(control)})"
-            made.append(Finding(cell.name, "not tried", SAMPLED, detail))
+        if doubt := doubt_of(course, cell, trials, floors, len(tests)):
+            made.append(Finding(cell.name, "not tried", SAMPLED, doubt))
             continue
-        name = min(bad, key=lambda one: (tests[cell.name, one].p, one))
-        cause = (
-            cause
-            if cause and NEUTRAL_CELL in cells
-            else sampled_cause(cell.name, tests[cell.name, name], cells, forked)
-        )
-        made.append(replace(sampled_finding(cell, trials, tests[cell.name, name], bad[name]), cause=cause))
+        worst, p = min(bad, key=lambda one: (one[0].p, one[0].name))
+        if not cause or NEUTRAL_CELL not in cells:
+            cause = sampled_cause(cell.name, worst, cells, forked)
+        made.append(replace(sampled_finding(cell, trials, worst, p), cause=cause))
     return made
+
+
+def doubt_of(course: Course, cell: Cell, trials: Sequence[Trial], floors: Floors, tests: int) -> str:
+    """Why a deviation is no fault: the baseline's own answers deviate as well, or cannot be tested; empty if it is."""
+    try:
+        own = [one.name for one in tested(course, cell, trials, "baseline", floors) if one.p < FALSE_ALARM / tests]
+    except ServerError as error:
+        return f"the answers deviate, and the baseline's own could not be tested ({error})"
+    return f"the baseline's own answers do not follow its log-probabilities ({min(own)})" if own else ""
 
 
 def tested(course: Course, cell: Cell, trials: Sequence[Trial], arm: str, floors: Floors) -> list[Deviation]:

@@ -80,7 +80,7 @@ def report(
     pdf: Annotated[bool, typer.Option("--pdf", help="Also write the figures as PDF.")] = False,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open the report in the browser.")] = False,
 ) -> None:
-    """Write one HTML file on finished runs: the answer, every number, the figures. No network.
+    """Write one HTML file on finished runs, calibrations or audits: the answer, every number, the figures. No network.
 
     Two runs are shown side by side with what differs, every number of both, and the tests of compare.
 

@@ -12,23 +12,26 @@ from typing import Any
 from rich.console import Console
 
 from specbench.audit import certificate
-from specbench.audit.cells import Cell, Plan
-from specbench.audit.certificate import Audit, audit_json, headline, page, sentences, summaries, table
-from specbench.audit.course import Bounds, Course, Trial, floors_of
-from specbench.audit.findings import acceptance_in, findings_of
+from specbench.audit.cells import Cell, Plan, share_of
+from specbench.audit.certificate import INTERRUPTED, TIMED_OUT, Audit, audit_json, headline, page, sentences, summaries
+from specbench.audit.course import Bounds, Course, Floors, Trial, floors_of
+from specbench.audit.findings import acceptance_in, findings_of, score_trial, tests_of
+from specbench.audit.forks import Found
 from specbench.audit.probes import Probe, ServerProbe
 from specbench.backends.choose import backend_for
 from specbench.backends.engines.dialects import CHAT, text_of
 from specbench.backends.engines.server import Server
 from specbench.backends.engines.started import Started
 from specbench.data.prompts import PromptSet
-from specbench.errors import NotLosslessError, ServerError, UsageError
+from specbench.errors import InterruptedRunError, NotLosslessError, ServerError, UsageError
 from specbench.files import replace_text
 from specbench.jobs.output import Output, say
 from specbench.measure import grid
+from specbench.measure.pair import resolved_pair
 from specbench.measure.parsing import with_lists
 from specbench.measure.plan import read_prompts
 from specbench.results import folder, journal
+from specbench.results.documents import AUDITED, deployment
 from specbench.results.machine import command_line, now
 from specbench.results.named_runs import read_json
 from specbench.show import run_output
@@ -42,7 +45,7 @@ USUAL = {"dataset": "code", "limit": 32}
 LONGEST = 1024  # tokens of a prompt
 ROOM = 160  # tokens of an answer, at most
 
-TIMED_OUT, INTERRUPTED = "its time was over", "interrupted"  # why an audit ended early, besides a lost server
+LOST = (ServerError, KeyboardInterrupt)  # what leaves an audit unfinished
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def start_audit(wanted: Wanted, output: Output, resumed: Path | None = None) -> 
 def audited(wanted: Wanted, output: Output, resumed: Path | None = None) -> tuple[Audit, Path]:
     """Audit one arm against another; returns the audit and its folder, with the certificate."""
     err, spec = Console(stderr=True, quiet=output.quiet), spec_of(wanted)
-    with opened(spec, wanted) as (baseline, arm, plan):
+    with opened(spec, wanted) as (baseline, arm, plan, deployed):
         say(err, [f"auditing {arm.name} ({spec.target}) against {baseline.name}"])
         began = now()
         with folder.writing_to(output.parent):
@@ -76,15 +79,11 @@ def audited(wanted: Wanted, output: Output, resumed: Path | None = None) -> tupl
         with journaled(place) as (known, keep):
             bounds = Bounds(wanted.requests, None if wanted.minutes is None else time.monotonic() + 60 * wanted.minutes)
             course = Course(baseline, arm, plan, bounds, known, keep, lambda name: say(err, [f"  {name} …"]))
-            clock = time.monotonic()
+            clock, before = time.monotonic(), len(known)
             found, left = answers(course)
-            try:
-                made = judged(course, found, left, began, settings, time.monotonic() - clock)
-            except (ServerError, KeyboardInterrupt) as error:
-                raise ServerError(
-                    f"{error or INTERRUPTED}; continue with specbench audit --resume {place} "
-                    "and the same --url and --baseline-url"
-                ) from None
+            clock = time.monotonic() - clock
+            rate = (len(known) - before) / 2 / clock  # without those of an earlier start
+            made = judged(course, found, left, began, settings, deployed, clock, rate)
             write(place, made, course)
     return made, place
 
@@ -130,17 +129,19 @@ def cell_of(settings: Mapping[str, Any]) -> RunSpec:
 
 
 @contextmanager
-def opened(spec: RunSpec, wanted: Wanted) -> Iterator[tuple[Probe, Probe, Plan]]:
-    """The two arms and what they are asked."""
-    share = 1.0 if wanted.requests is None else min(1.0, max(wanted.requests / 500, 0.1))
+def opened(spec: RunSpec, wanted: Wanted) -> Iterator[tuple[Probe, Probe, Plan, dict[str, str]]]:
+    """The two arms, what they are asked, and the deployment of the audited one."""
+    share = 1.0 if wanted.requests is None else share_of(wanted.requests)
     backend = backend_for([spec] if spec.backend == "openai" else [spec.baseline, spec])
+    resolved = {**resolved_pair(backend), "engine_notes": "; ".join(backend.notes(spec))}
+    deployed = deployment({**spec.model_dump(mode="json"), **resolved})
     if isinstance(backend, Server):
         both = (spec.baseline, spec)
         started = [backend.ready(one).url for one in both] if isinstance(backend, Started) else []
         urls = started or [str(wanted.baseline_url), str(wanted.url)]
         try:
             baseline, audited = (ServerProbe.of(url, spec.target) for url in urls)
-            yield baseline, audited, served_plan(spec, wanted, backend, baseline, audited, share)
+            yield baseline, audited, served_plan(spec, wanted, backend, baseline, audited, share), deployed
         finally:
             backend.unload()
         return
@@ -151,7 +152,7 @@ def opened(spec: RunSpec, wanted: Wanted) -> Iterator[tuple[Probe, Probe, Plan]]
     backend.load(places)
     try:
         plan = Plan(prompts, spec.k, places - ROOM, wanted.at_once, share)
-        yield LocalProbe(backend, spec.baseline, places), LocalProbe(backend, spec, places), plan
+        yield LocalProbe(backend, spec.baseline, places), LocalProbe(backend, spec, places), plan, deployed
     finally:
         backend.unload()
 
@@ -198,32 +199,48 @@ def answers(course: Course) -> tuple[list[tuple[Cell, list[Trial]]], str]:
     found: list[tuple[Cell, list[Trial]]] = []
     try:
         found.extend(course.trials())
-    except ServerError as error:
-        return found, f"{error}, in the part {course.part}"
-    except KeyboardInterrupt:
-        return found, INTERRUPTED
+    except LOST as error:
+        return found, f"{error}, in the part {course.part}" if isinstance(error, ServerError) else INTERRUPTED
     short = found and len(found[-1][1]) < len(found[-1][0].asks) * found[-1][0].passes
     return found, TIMED_OUT if short else ""
 
 
+def scored(course: Course, found: Sequence[Found]) -> tuple[Floors, list[Found]]:
+    """The floors, and the trials with all scores that judge them: in order, until the baseline is lost."""
+    floors, kept = Floors(), [(cell, list[Trial]()) for cell, _ in found]
+    try:
+        floors = floors_of(course, found)
+        for (cell, trials), (_, own) in zip(found, kept, strict=True):
+            for one in trials:
+                score_trial(course, cell, one)
+                own.append(one)
+    except LOST as error:
+        lost = f"{error}, while answers were judged" if isinstance(error, ServerError) else INTERRUPTED
+        course.lost = course.lost or lost
+    return floors, list(kept)
+
+
 def judged(
-    course: Course, found: Sequence[tuple[Cell, Sequence[Trial]]], left: str, began: str, settings: Mapping[str, Any],
-    seconds: float,
+    course: Course, found: Sequence[Found], left: str, began: str, settings: Mapping[str, Any],
+    deployed: Mapping[str, str], seconds: float, rate: float,
 ) -> Audit:  # fmt: skip
     """The audit from its answers."""
-    floors = floors_of(course, found)
-    findings = findings_of(course, found, floors)
+    floors, kept = scored(course, found)
+    tests = tests_of(course, kept, floors)
+    findings = findings_of(course, found, kept, floors, tests)
+    shown = [{"part": cell, "test": one.name, "tokens": one.tokens, "found": one.found, "expected": one.expected,
+              "p": p, "smallest": one.smallest} for (cell, _), (one, p) in tests.items()]  # fmt: skip
     arms = {"baseline": course.baseline.name, "audited": course.audited.name}
     return Audit(
-        began, command_line(), arms, floors, summaries(found, findings), findings, course.baseline.scores, seconds,
-        settings, left, acceptance_in(found),
+        began, command_line(), arms, floors, summaries(kept, findings), findings, floors.positions > 0, seconds,
+        settings, deployed, shown, rate, left or course.lost, acceptance_in(found),
     )  # fmt: skip
 
 
 def write(place: Path, made: Audit, course: Course) -> None:
     """The certificate as JSON and Markdown, and requests that show every fault."""
     with folder.writing_to(place):
-        replace_text(place / certificate.FILE, audit_json(made))
+        replace_text(place / AUDITED, audit_json(made))
         replace_text(place / certificate.PAGE, page(made))
         certificate.write_reproductions(place, made, course)
 
@@ -238,17 +255,15 @@ def show(made: Audit, place: Path, output: Output) -> None:
     elif output.style in ("csv", "jsonl"):
         sys.stdout.write(run_output.rendered([vars(cell) for cell in made.cells], output.style))
     else:
-        draw(screen(), table(made).drawn())
+        draw(screen(), certificate.table(made).drawn())
         say(screen(), [*headline(made), *sentences(made)])
     say(err, [f"certificate: {place / certificate.PAGE}"])
     more = f"continue with specbench audit --resume {place} and the same --url and --baseline-url"
-    lost = made.left not in ("", TIMED_OUT, INTERRUPTED)
-    if made.left == INTERRUPTED or (lost and made.faults):
-        say(err, [more])
     if made.faults:
+        say(err, [more] * made.unfinished)
         first = made.faults[0]
         shown = f" (requests that show it: {place}/fault-1.sh)" if first.trial else ""
         many = f"{len(made.faults)} faults, the first" if len(made.faults) > 1 else "a fault"
         raise NotLosslessError(f"{many}: {first.cell}: {clean(first.detail, 300)}{shown}")
-    if lost:
-        raise ServerError(f"{made.left}; {more}")
+    if made.unfinished:
+        raise InterruptedRunError(more) if made.left == INTERRUPTED else ServerError(f"{made.left}; {more}")

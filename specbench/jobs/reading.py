@@ -22,7 +22,7 @@ from specbench.judge.predictions import profile_of_run
 from specbench.judge.settling import with_command
 from specbench.judge.significance import Criterion
 from specbench.judge.verdict import Recommendation, pays, recommend
-from specbench.results.documents import iso_time
+from specbench.results.documents import failed_audits, fault_of, iso_time
 from specbench.results.named_runs import DESCRIPTION, TABLE, read_json, runs_in, short_name
 from specbench.results.numbers import NUMBERS
 from specbench.results.reading import Run, rows_of
@@ -241,8 +241,8 @@ def explained(run: Run, style: VerdictStyle) -> None:
     """Print a run as after its measurement, with everything that explains it."""
     from specbench.show.run_output import Shown, print_run
 
-    rows = [cell.row() for cell in run.cells]
-    print_run(rows, style, screen(), Shown.of(run.cells, *verdict_name(run), explain=True))
+    rows = [cell.row() for cell in run.judged]
+    print_run(rows, style, screen(), Shown.of(run.judged, *verdict_name(run), explain=True))
 
 
 def show_verdict(found: Sequence[Recommendation], style: VerdictStyle) -> None:
@@ -275,7 +275,8 @@ def described(run: Path) -> dict[str, Any]:
     description, rows = read_json(run / DESCRIPTION), rows_of(run / TABLE)
     specs = description.get("specs")
     specs = [spec for spec in specs if isinstance(spec, dict)] if isinstance(specs, list) else []
-    measured = [row for row in rows if row.get("status") in ("ok", "partial")]
+    failed = failed_audits(run.resolve().parent)
+    measured = [row for row in rows if row.get("status") in ("ok", "partial") and not fault_of(row, failed)]
     return {
         "name": clean(Path(short_name(run)).name, 200),
         "answer": several(one.answer for one in recommend(measured)) or "none yet",

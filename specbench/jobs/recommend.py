@@ -31,7 +31,7 @@ from specbench.judge.verdict import Recommendation, recommend
 from specbench.models.checkpoints.names import drafts_of
 from specbench.results.cells import raise_for_status
 from specbench.results.named_runs import short_name
-from specbench.results.reading import read_run
+from specbench.results.reading import audited_cells, read_run
 from specbench.show.run_output import rendered
 from specbench.show.table import print_markdown, print_table
 from specbench.show.verdict import together, topics_of
@@ -65,7 +65,7 @@ class Setup:
         watch = run.Terminal(self.output)
         done = record_rest(before, watch, typed=self.typed) if before else run.record(specs, self.output.parent, watch)
         run.say_where(done, self.output)
-        return done
+        return replace(done, cells=audited_cells(done.cells, done.path))
 
     def second(self, specs: Sequence[RunSpec]) -> Path | None:
         """The second run of the recommendation that is continued, if it had begun: a later one of the same cells."""

@@ -32,6 +32,7 @@ from specbench.results.documents import About
 from specbench.results.folder import RunFolder, slug
 from specbench.results.machine import command_line, environment, now
 from specbench.results.named_runs import resumed_as, short_name
+from specbench.results.reading import audited_cells
 from specbench.show import run_output
 from specbench.show.engines import agreement_lines, published_table
 from specbench.show.fitting import draw, screen
@@ -168,8 +169,9 @@ def conclude(done: Outcome, output: Output) -> None:
     """Print the tables of a run; raises its interrupt or the error for its exit code."""
     if done.stop is not None and not any(cell.samples for cell in done.cells):
         raise interrupted(done, "nothing was measured yet; ") from done.stop
-    shown = run_output.Shown.of(done.cells, done.about.command, short_name(done.path), explain=output.explain)
-    rows = [cell.row() for cell in done.cells]
+    cells = audited_cells(done.cells, done.path)
+    shown = run_output.Shown.of(cells, done.about.command, short_name(done.path), explain=output.explain)
+    rows = [cell.row() for cell in cells]
     run_output.print_run(rows, output.style, screen(), replace(shown, about=done.about))
     if done.preset in presets():
         published = preset(done.preset)

@@ -15,7 +15,7 @@ from specbench.results.cells import Cell, Observer, Samples, raise_for_status
 from specbench.results.documents import About, summary
 from specbench.results.named_runs import column_names, found_run, short_name
 from specbench.results.numbers import NUMBERS
-from specbench.results.reading import Run, read_run
+from specbench.results.reading import Run, audited_cells, read_run
 from specbench.settings import declared
 from specbench.show.text import cell_text, lookahead, one_line
 from specbench.show.verdict import sentences
@@ -170,7 +170,7 @@ class Result:
 
     def rows(self) -> list[dict[str, Any]]:
         """The columns of results.csv, one row per cell: numbers as numbers, None if missing."""
-        return [cell.row() for cell in self.cells]
+        return [cell.row() for cell in audited_cells(self.cells, self.path)]
 
     def categories(self) -> list[dict[str, Any]]:
         """The columns of categories.csv: one row per category of prompts in a cell."""

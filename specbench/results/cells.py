@@ -20,7 +20,7 @@ from specbench.results.samples import Sample
 from specbench.spec import BASELINE, CHOOSING, SCHEMA_VERSION, RunSpec
 from specbench.wording import clean, counted, grouped, pair_said
 
-Status = Literal["ok", "partial", "oom", "nan", "mismatch", "skipped", "error"]
+Status = Literal["ok", "partial", "oom", "nan", "mismatch", "skipped", "error", "NOT LOSSLESS"]  # the last by an audit
 MEASURED = ("ok", "partial")  # the statuses with numbers
 NAMES = ("target", "draft", "method", "k", "schedule", "dataset", "temperature", "batch")  # columns by category
 UNFINISHED = ("partial", "skipped")  # the statuses that a resumed run continues; the others are final

@@ -2,8 +2,9 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,8 +17,8 @@ from specbench.errors import UsageError
 from specbench.files import read_whole
 from specbench.results.machine import MEASURED_ON
 from specbench.results.named_runs import csv_cell, json_rows
-from specbench.spec import SCHEMA_VERSION
-from specbench.wording import Row, clean_path, text_in
+from specbench.spec import BASELINE, SCHEMA_VERSION
+from specbench.wording import Row, clean, clean_path, text_in
 
 # Of some 240 columns: the settings, speeds and their causes, and reliability. Others are in results.csv.
 SUMMARY = (
@@ -170,6 +171,59 @@ def content_of(text: str | bytes, schema: str) -> dict[str, Any]:
     if not isinstance(content, dict) or content.pop("schema", None) != schema:
         raise ValueError(f"its schema is not {schema!r}")
     return content
+
+
+# --- audits -----------------------------------------------------------------------------------------------------------
+
+AUDITED, AUDIT = "audit.json", "specbench audit 1"
+LOSSY: Literal["NOT LOSSLESS"] = "NOT LOSSLESS"
+VERSION = re.compile(r"(?:^|; )((?:vllm|sglang|llama\.cpp|an unknown version)\b[^;]*)")  # in engine_notes
+DEPLOYED = ("engine", "engine_option", "target", "draft", "method", "spec_config", "spec_args", "server_args", "dtype",
+            "quantize", "draft_quantize")  # fmt: skip
+
+
+def deployment(row: Row) -> dict[str, str]:
+    """What an audit and a cell have in common if they are of the same deployment, whatever its K and load: the URL of
+    its server and the model; or its engine with the version, and the settings that start it."""
+    found = {name: text_in(row, name).removeprefix("'") for name in ("url", *DEPLOYED)}  # as of a table
+    if url := found["url"]:
+        return {"url": url.rstrip("/").removesuffix("/v1"), "target": found["target"]}
+    version = VERSION.search(text_in(row, "engine_notes"))
+    known = version[1] if version else " ".join(text_in(row, name) for name in ("specbench", "torch", "transformers"))
+    return {**found, "version": known}
+
+
+def read_audit(path: Path) -> dict[str, Any]:
+    """Read the certificate of an audit. UsageError if it is not one."""
+    with reading(path, "certificate of an audit", "specbench audit writes one"):
+        return content_of(read_whole(path, LARGEST), AUDIT)
+
+
+def failed_audits(results: Path) -> list[tuple[dict[str, str], str]]:
+    """The deployments that are NOT LOSSLESS by the audits in a folder of results, each with a line on its fault.
+
+    A later audit that ends without a fault, after at least as many requests, clears a deployment.
+    """
+    found: list[tuple[dict[str, str], int, str]] = []
+    for file in sorted(results.glob(f"*_audit_*/{AUDITED}")):
+        with suppress(UsageError, KeyError, TypeError, StopIteration):
+            one = read_audit(file)
+            what, requests = one["deployment"], int(one["requests"])
+            if one["answer"] == LOSSY:
+                fault = next(two for two in one["findings"] if two["kind"] == "fault")
+                name, detail = clean(file.parent.name, 100), clean(f"{fault['cell']}: {fault['what']}", 100)
+                found.append((what, requests, f"it fails the audit {name} ({detail})"))
+            elif one["judged"] and not one["unfinished"]:
+                found = [two for two in found if two[0] != what or two[1] > requests]
+    return [(what, line) for what, _, line in found]
+
+
+def fault_of(row: Row, failed: Sequence[tuple[dict[str, str], str]]) -> str:
+    """The line on the audit that the deployment of a row failed; empty if there is none."""
+    if not failed or text_in(row, "method") == BASELINE:
+        return ""
+    own = deployment(row)
+    return next((line for what, line in reversed(failed) if what == own), "")
 
 
 # --- a decode token by token ------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 from specbench.errors import UsageError
 from specbench.files import read_whole
 from specbench.results import journal
-from specbench.results.cells import UNFINISHED, Cell
+from specbench.results.cells import MEASURED, UNFINISHED, Cell
+from specbench.results.documents import LOSSY, failed_audits, fault_of
 from specbench.results.journal import cell_of, samples_of
 from specbench.results.named_runs import as_text, read_csv
 from specbench.results.samples import Sample
@@ -39,14 +40,33 @@ class Run:
     limits: Sequence[int | None] = ()
 
     @cached_property
-    def rows(self) -> list[dict[str, str]]:
+    def judged(self) -> list[Cell]:
+        """The cells, without numbers where an audit failed."""
+        return audited_cells(self.cells, self.path)
+
+    @cached_property
+    def table(self) -> list[dict[str, str]]:
         """The rows of results.csv, as text."""
         return as_text([cell.row() for cell in self.cells])
+
+    @cached_property
+    def rows(self) -> list[dict[str, str]]:
+        """The same, without numbers where an audit failed."""
+        kept = all(one is cell for one, cell in zip(self.judged, self.cells, strict=True))
+        return self.table if kept else as_text([cell.row() for cell in self.judged])
 
     @cached_property
     def samples(self) -> list[list[dict[str, Any]]]:
         """The rows of samples.csv, by cell."""
         return [cell.sample_rows() for cell in self.cells]
+
+
+def audited_cells(cells: Sequence[Cell], run: Path) -> list[Cell]:
+    """The cells of a run; those of a deployment that is NOT LOSSLESS by an audit next to the run have no numbers."""
+    failed = failed_audits(run.resolve().parent)
+    lines = [fault_of({**cell.spec.model_dump(mode="json"), **cell.resolved}, failed) for cell in cells]
+    return [replace(cell, status=LOSSY, error=line) if line and cell.status in MEASURED else cell
+            for cell, line in zip(cells, lines, strict=True)]  # fmt: skip
 
 
 def read_run(path: Path) -> Run:
@@ -188,7 +208,7 @@ def edited(run: Run) -> list[str]:
     """A sentence for each table of a finished run that differs from the journal: no command reads it."""
     if unfinished(run):
         return []
-    tables = {RESULTS: run.rows, SAMPLES: as_text([row for rows in run.samples for row in rows])}
+    tables = {RESULTS: run.table, SAMPLES: as_text([row for rows in run.samples for row in rows])}
     return [
         f"{clean_path(run.path / name)} was edited, damaged or rendered by another version: it is not read, the "
         f"numbers are those of {journal.FILE}"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from specbench.judge.advice import SYNTHETIC
 from specbench.judge.verdict import Recommendation
+from specbench.results.documents import LOSSY
 from specbench.show.text import same_output, short_dataset
 from specbench.wording import clean, counted, formatted, interval_text, literal, rows_said, tokens_said, verbatim
 
@@ -18,7 +19,7 @@ MATTERS = 0.05  # least share of a round for mentioning the overhead
 
 def sentences(found: Recommendation) -> list[str]:
     """The verdict, a sentence per line: answer, grounds, open questions, next command, numbers."""
-    return [*answer(found), *details(found)]
+    return list(dict.fromkeys([*answer(found), *details(found)]))
 
 
 def answer(found: Recommendation) -> list[str]:
@@ -30,7 +31,8 @@ def answer(found: Recommendation) -> list[str]:
 def grounds(found: Recommendation) -> list[str]:
     """The grounds of the answer: the costs of a round, equal output, and a faster cell that was not chosen."""
     same = same_output(found.lossless, found.prompts_identical, found.prompts_compared)
-    lines = (reason(found), same and f"Lossless: {same}", clean(found.faster, LONGEST))
+    failed = [clean(f"left out: {one}", LONGEST) for one in found.left_out if LOSSY in one]
+    lines = (reason(found), same and f"Lossless: {same}", clean(found.faster, LONGEST), *failed)
     return [line for line in lines if line]
 
 
@@ -98,7 +100,7 @@ def paragraph(found: Recommendation, topic: str, explain: bool) -> str:
     step = f"{literal(_before(found))}: {verbatim(command)}" if command else literal(next_step(found))
     lines = [*map(literal, [*grounds(found), open_questions([found])]), step]
     lines += map(literal, details(found) if explain else [])
-    return "\n".join([f"**{literal(headline)}**", "", *(f"- {line}" for line in lines if line)]) + "\n"
+    return "\n".join([f"**{literal(headline)}**", "", *(f"- {line}" for line in dict.fromkeys(lines) if line)]) + "\n"
 
 
 def lead(found: Recommendation, topic: str = "") -> str:

@@ -2,21 +2,36 @@
 
 import json
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from specbench.audit.certificate import LOSSLESS, LOSSY, NUMERIC, OPEN, Audit, audit_json, page, sentences
-from specbench.audit.course import Bounds
+from specbench.audit.certificate import (
+    LOSSLESS,
+    NUMERIC,
+    OPEN,
+    SHIFT,
+    Audit,
+    audit_json,
+    headline,
+    page,
+    power,
+    sentences,
+)
+from specbench.audit.course import Bounds, Course
 from specbench.audit.probes import Ask, Reply, ServerProbe
-from specbench.backends.engines import install
+from specbench.backends.engines import client, install
 from specbench.backends.engines.started import Started
-from specbench.errors import NotLosslessError, ServerError
-from specbench.jobs.audit import answers, judged, show
+from specbench.errors import InterruptedRunError, NotLosslessError, ServerError, UsageError
+from specbench.jobs.audit import answers, judged, scored, show
 from specbench.jobs.output import Output
+from specbench.results.documents import LOSSY
 from specbench.spec import BASELINE
+from tests.show.test_report_page import HOSTILE, check_harmless, page_of
 from tests.support import faulty_server
 from tests.support.direct import Direct, audited, course
 from tests.support.faulty_server import NAME, Server, serving
@@ -200,13 +215,102 @@ def test_a_server_that_dies_leaves_a_certificate(tmp_path: Path, capsys: pytest.
 
         one.audited.client.post = dying  # type: ignore[attr-defined]
         found, left = answers(one)
-        made = judged(one, found, left, "2026", {}, 1.0)
+        made = judged(one, found, left, "2026", {}, {}, 1.0, 2.0)
         assert made.requests > 0
         with pytest.raises(error, match=said):
             show(made, tmp_path, Output())
         shown = capsys.readouterr()
         assert "the audit ended early: http://toy: the connection was lost, in the part " in " ".join(shown.out.split())
         assert ("--resume" in shown.err) == (fault is not None)
+
+
+def losing(one: Course, scores: int, error: BaseException) -> None:
+    """Let the baseline be lost after so many requests for log-probabilities."""
+    client, left = one.baseline.client, iter(range(scores))  # type: ignore[attr-defined]
+
+    def dying(path: str, body: Any) -> tuple[int, Any]:
+        if {"prompt_logprobs", "logprobs"} & body.keys() and next(left, None) is None:
+            raise error
+        return Direct.post(client, path, body)
+
+    client.post = dying
+
+
+GONE = ServerError("http://toy: the connection was lost")
+
+
+@pytest.mark.parametrize("scores", [0, 5, 10, 20])
+def test_a_baseline_that_is_lost_while_it_judges_leaves_what_was_judged(scores: int) -> None:
+    whole, one = audited(course(noise=0.02, share=0.1)), course(noise=0.02, share=0.1)
+    losing(one, scores, GONE)
+    made = audited(one)
+    assert (made.unfinished, made.left) == (True, f"{GONE}, while answers were judged")
+    assert made.requests < whole.requests
+    assert made.answer == (NUMERIC if any(finding.kind == "numeric" for finding in made.findings) else OPEN)
+    assert (made.answer == NUMERIC) == (scores >= 10)
+    (rest,) = [finding for finding in made.findings if finding.what == "not judged" and finding.cell == "all"]
+    assert rest.faulty + made.requests <= rest.of
+    assert "Unfinished, the audit ended early: http" in page(made)
+    del one.baseline.client.post  # type: ignore[attr-defined]
+    one.lost = ""
+    again = audited(one)
+    assert (again.answer, again.requests, again.findings) == (whole.answer, whole.requests, whole.findings)
+
+
+def test_faults_that_need_no_scores_are_proven_without_a_baseline() -> None:
+    one = course("too-long", share=0.1)
+    losing(one, 0, GONE)
+    made = audited(one)
+    assert (made.answer, made.requests, made.unfinished) == (LOSSY, 0, True)
+    assert {finding.what for finding in made.faults} == {"too long"}
+    assert "FAULT" in {cell.outcome for cell in made.cells}
+
+
+def test_a_deviation_is_no_fault_where_the_baselines_own_answers_cannot_be_tested() -> None:
+    whole = audited(course("argmax", noise=1e-6, share=0.1, refuses=False))
+    assert "another distribution" in {fault.what for fault in whole.faults}
+    one = course("argmax", noise=1e-6, share=0.1, refuses=False)
+    found = list(one.trials())
+    scored(one, found)
+    losing(one, 0, GONE)
+    made = judged(one, found, "", "", {}, {}, 0.0, 2.0)
+    assert "another distribution" not in {fault.what for fault in made.faults}
+    assert any("could not be tested" in finding.detail for finding in made.findings)
+    assert made.unfinished
+
+
+def test_an_interrupt_while_answers_are_judged_leaves_a_certificate(tmp_path: Path) -> None:
+    one = course(share=0.1)
+    losing(one, 10, KeyboardInterrupt())
+    made = audited(one)
+    with pytest.raises(InterruptedRunError, match="continue with specbench audit --resume"):
+        show(made, tmp_path, Output(quiet=True))
+    assert made.left == "interrupted"
+
+
+def test_a_baseline_that_hangs_leaves_an_audit_that_goes_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "POST_SECONDS", 1.0)
+    plain, over = Server(speculative=False), threading.Event()
+    handle, left = plain.handle, iter(range(5))
+
+    def hanging(method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        if "prompt_logprobs" in (body or {}) and next(left, None) is None:
+            over.wait(30)
+        return handle(method, path, body)
+
+    plain.handle = hanging  # type: ignore[method-assign]
+    with serving(plain) as baseline, serving(Server()) as spec:
+        urls = ("--url", spec, "--baseline-url", baseline)
+        done = command("audit", *urls, "--target", NAME, "--requests", "50", "--limit", "8")
+        first = json.loads((done.folder / "audit.json").read_text())
+        over.set()
+        again = command("audit", *urls, "--resume", str(done.folder))
+    assert (done.code, again.code) == (4, 0), (done.err, again.err)
+    assert "has not ended its answer in 1 seconds" in done.err
+    assert "while answers were judged; continue with specbench audit --resume" in done.err
+    last = json.loads((done.folder / "audit.json").read_text())
+    assert (first["unfinished"], last["unfinished"], last["answer"]) == (True, False, LOSSLESS)
+    assert first["requests"] < last["requests"]
 
 
 # --- the certificate --------------------------------------------------------------------------------------------------
@@ -221,16 +325,59 @@ def test_the_certificate_has_the_answer_and_the_causes() -> None:
     assert "rows padded to 1 + K" in page(made)
 
 
+def test_the_certificate_says_what_more_requests_show() -> None:
+    made = audited(course(share=0.25))
+    best = next(one for one in made.tests if (one["part"], one["test"]) == ("temperature 1", "the best token"))
+    curve = {one["requests"]: one for one in power(made)}
+    assert sorted(curve) == [100, 200, 500, 1000, 1200, 2000, 5000]  # 2 requests a second
+    assert (curve[1200]["minutes"], curve[1200]["share of faulty requests"]) == (10.0, 3 / 1200)
+    shifts = [curve[many][SHIFT] for many in (100, 500, 5000)]
+    assert shifts[0] == pytest.approx(5**0.5 * shifts[1])  # type: ignore[operator]
+    assert shifts[1] == shifts[2] == pytest.approx(best["smallest"] * (best["tokens"] / 2048) ** 0.5)
+    assert "10 minutes here compare 1200 requests" in page(made).replace("\\", "")
+    assert "| 1,200 | 10.0 | 0.25% | 0" in page(made)
+    assert power(replace(made, rate=0.0)) == []
+    assert not any("minutes here" in line for line in headline(replace(made, rate=0.0)))
+
+
+def test_the_report_shows_a_certificate(tmp_path: Path) -> None:
+    made = replace(audited(course("argmax", share=0.25)), arms={"audited": HOSTILE[0], "baseline": "http://b"})
+    (tmp_path / "audit.json").write_text(audit_json(made))
+    found = page_of(tmp_path)
+    check_harmless(found)
+    for text in (*headline(made), *sentences(made), HOSTILE[0], "What was tried", "What more requests show"):
+        assert text in found.visible, text
+    assert "Does a server with speculative decoding still give the text of its model?" in found.visible
+    assert "How it was measured" not in found.visible
+    values = [number["value"] for number in found.numbers]
+    assert all(repr(test["p"]) in values for test in made.tests)
+    junk = {"arms": 1, "settings": [2], "headline": 3, "sentences": {"a": 4}, "cells": [5], "tests": "x", "power": None}
+    (tmp_path / "audit.json").write_text(json.dumps({"schema": "specbench audit 1", **junk}))
+    check_harmless(page_of(tmp_path))
+    (tmp_path / "audit.json").write_text("{}")
+    with pytest.raises(UsageError, match="is not a certificate of an audit"):
+        page_of(tmp_path)
+
+
 def test_the_command(tmp_path: Path, command: Command) -> None:
     with serving(Server(speculative=False)) as baseline, serving(Server(fault="padded-rows")) as spec:
         urls = ("--url", spec, "--baseline-url", baseline, "--target", NAME)
         done = command("audit", *urls, "--requests", "50", "--limit", "8")
-        again = command("audit", *urls[:4], "--resume", str(done.folder))
+        folder = done.folder
+        again = command("audit", *urls[:4], "--resume", str(folder))
+        short = ("--limit", "2", "--max-new-tokens", "8", "--warmup", "0", "--k", "4")
+        ran = command("run", "--backend", "openai", *urls, *short).ok()
+        folder.rename(folder.parent.parent / "audit")
+        free = command("run", "--backend", "openai", *urls, *short).ok()
+        (folder.parent.parent / "audit").rename(folder)
     assert done.code == again.code == 5, done.err
-    assert {"audit.json", "audit.md", "fault-1.sh", "settings.json"} <= {one.name for one in done.folder.iterdir()}
+    assert "NOT LOSSLESS: it fails the audit " in " ".join(ran.out.split())
+    assert folder.name in "".join(ran.out.split())
+    assert "NOT LOSSLESS" not in free.out
+    assert {"audit.json", "audit.md", "fault-1.sh", "settings.json"} <= {one.name for one in folder.iterdir()}
     assert "NOT LOSSLESS" in done.out
     assert "continued" not in done.err
-    lines = [line for line in (done.folder / "fault-1.sh").read_text().splitlines() if not line.startswith("#")]
+    lines = [line for line in (folder / "fault-1.sh").read_text().splitlines() if not line.startswith("#")]
     assert [line.split()[:2] for line in lines] == [["curl", "-s"]] * 2
 
 
@@ -245,5 +392,7 @@ def test_servers_that_specbench_starts_are_audited(
         given = ("--backend", "vllm-serve", "--target", pair.target, "--spec-config", "ngram", "--k", 3)
         done = command("audit", *given, "--dataset", "code", "--requests", 50, "--limit", 8)
     assert done.code == 5, done.err
-    assert json.loads((done.folder / "audit.json").read_text())["settings"]["spec_config"] == "ngram"
+    made = json.loads((done.folder / "audit.json").read_text())
+    assert made["settings"]["spec_config"] == made["deployment"]["spec_config"] == "ngram"
+    assert "vllm" in made["deployment"]["version"]
     assert "padded to 1 + K" in done.out

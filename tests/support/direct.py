@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.audit.cells import Plan
-from specbench.audit.certificate import Audit, summaries
-from specbench.audit.course import Bounds, Course, floors_of
-from specbench.audit.findings import acceptance_in, findings_of
+from specbench.audit.certificate import Audit
+from specbench.audit.course import Bounds, Course
 from specbench.audit.probes import ServerProbe
 from specbench.backends.engines.dialects import DIALECTS, Dialect
+from specbench.jobs.audit import judged
 from tests.support.faulty_server import NAME, Server
 
 PROMPTS = 32
@@ -50,9 +50,4 @@ def course(fault: str | None = None, noise: float = 0.0, share: float = 1.0, **m
 
 def audited(what: Course) -> Audit:
     """The whole audit."""
-    found = list(what.trials())
-    floors = floors_of(what, found)
-    findings = findings_of(what, found, floors)
-    arms = {"baseline": what.baseline.name, "audited": what.audited.name}
-    cells = summaries(found, findings)
-    return Audit("", "", arms, floors, cells, findings, what.baseline.scores, 0.0, {}, "", acceptance_in(found))
+    return judged(what, list(what.trials()), "", "", {}, {}, 0.0, 2.0)

@@ -20,6 +20,6 @@ def made_run(
     given = list(csv.DictReader(io.StringIO(rows), restval="")) if isinstance(rows, str) else as_text(rows)
     nothing: list[Any] = [None] * len(given)
     run = Run(path, {"command": command}, nothing, nothing, frozenset(map(str, range(len(given)))))
-    vars(run).update(rows=given, samples=samples or [[] for _ in given])
+    vars(run).update(rows=given, table=given, samples=samples or [[] for _ in given])
     MADE[path] = run
     return path

@@ -15,7 +15,7 @@ from specbench.errors import UsageError
 from specbench.presets import preset, presets
 from specbench.results import named_runs
 from specbench.results.cells import MEASURED, Cell
-from specbench.results.documents import Certificate, TokenView, read_certificate, read_trace
+from specbench.results.documents import AUDITED, Certificate, TokenView, read_audit, read_certificate, read_trace
 from specbench.results.machine import PEAKS
 from specbench.results.named_runs import MOST, read_json, read_table
 from specbench.results.reading import DESCRIPTION, edited, read_run
@@ -96,16 +96,16 @@ def run_part(path: Path) -> RunPart:
     run = read_run(path)
     if not run.cells:
         raise UsageError(f"no cell of {path} has begun: {resume_command(path)} starts them")
-    rows = [cell.row() for cell in run.cells]
+    rows = [cell.row() for cell in run.judged]
     views, unread = documents_in(run.path, "trace*.json", TRACES, read_trace)
     papers, foreign = documents_in(run.path, "certificate*.json", CERTIFICATES, partial(certificate_of, rows))
     name = text_in(run.description, "preset")
     return RunPart(
         name=run.path.resolve().name,
         facts=facts(run.description),
-        cells=run.cells,
+        cells=run.judged,
         rows=rows,
-        questions=questions(run.cells, rows, text_in(run.description, "command")),
+        questions=questions(run.judged, rows, text_in(run.description, "command")),
         series=list(series_of(rows)),
         notes=[*notes(rows), *unread, *foreign],
         traces=views,
@@ -147,6 +147,35 @@ def calibration_part(path: Path) -> CalibrationPart:
         contexts=mappings(document.get("contexts")),
         choices=mappings(document.get("choices")),
         pictures=[picture for picture in found if picture is not None],
+    )
+
+
+@dataclass(frozen=True)
+class AuditPart:
+    """An audit: its answer in sentences, what it found and what was not tried, its parts, tests and power."""
+
+    name: str
+    facts: Mapping[str, str]
+    headline: Sequence[str]
+    findings: Sequence[str]
+    cells: Sequence[Mapping[str, Any]]
+    tests: Sequence[Mapping[str, Any]]
+    power: Sequence[Mapping[str, Any]]
+
+
+def audit_part(path: Path) -> AuditPart:
+    """The report part of a `specbench audit` folder. UsageError if its certificate cannot be read."""
+    found = read_audit(path / AUDITED)
+    known = {
+        name: str(v) for one in mappings([found.get("arms"), found.get("settings")]) for name, v in one.items() if v
+    }
+    lines = {name: found[name] for name in ("headline", "sentences") if isinstance(found.get(name), list)}
+    return AuditPart(
+        path.resolve().name,
+        {"started": when(text_in(found, "started")), "command": text_in(found, "command"), **known},
+        [str(line) for line in lines.get("headline", [])[:MOST]],
+        [str(line) for line in lines.get("sentences", [])[:MOST]],
+        *(mappings(found.get(name)) for name in ("cells", "tests", "power")),
     )
 
 

@@ -19,13 +19,16 @@ from specbench import __version__
 from specbench.errors import UsageError
 from specbench.files import own_folder, replace_text, replacing
 from specbench.results import folder, named_runs
+from specbench.results.documents import AUDITED
 from specbench.show import documents, token_view, verdict
 from specbench.show.details import LEVEL_HEADER, level_lines, report_lines
 from specbench.show.report import content, figure, questions
 from specbench.show.report.content import (
     POINTS,
+    AuditPart,
     CalibrationPart,
     RunPart,
+    audit_part,
     calibration_part,
     compared,
     run_part,
@@ -39,7 +42,7 @@ from specbench.wording import clean, first_line
 
 FOLDER = "plots"
 
-Part = RunPart | CalibrationPart
+Part = RunPart | CalibrationPart | AuditPart
 
 
 def write_report(
@@ -77,6 +80,8 @@ def write_report(
 
 def part_of(path: Path) -> Part:
     """The report part of a folder."""
+    if (path / AUDITED).is_file():
+        return audit_part(path)
     return calibration_part(path) if (path / POINTS).is_file() else run_part(path)
 
 
@@ -116,7 +121,8 @@ def rendered(parts: Sequence[Part], album: Album) -> str:
         environment()
         .get_template("report.html.jinja")
         .render(
-            title=title(runs),
+            title=title(parts),
+            audits=all(isinstance(part, AuditPart) for part in parts),
             parts=parts,
             side_by_side=side_by_side(runs),
             difference=compared(runs),
@@ -146,7 +152,8 @@ def environment() -> Environment:
     return found
 
 
-def title(runs: Sequence[RunPart]) -> str:
-    """The pairs of the page, the first few by name."""
-    pairs = list(dict.fromkeys(pair_name(row) for run in runs for row in run.rows))
-    return ", ".join(pairs[:3]) + (f" and {len(pairs) - 3} more" if len(pairs) > 3 else "") or "calibration"
+def title(parts: Sequence[Part]) -> str:
+    """The pairs of the page, the first few by name; else what it has."""
+    pairs = list(dict.fromkeys(pair_name(row) for one in parts if isinstance(one, RunPart) for row in one.rows))
+    other = "audit" if isinstance(parts[0], AuditPart) else "calibration"
+    return ", ".join(pairs[:3]) + (f" and {len(pairs) - 3} more" if len(pairs) > 3 else "") or other
