@@ -22,7 +22,7 @@ from specbench.models.checkpoints.reduced import Cut
 from specbench.models.heads.recognition import Head
 from specbench.models.heads.recursive import Recursive
 from specbench.models.network.causal import Causal
-from specbench.models.network.reduced import known_tokens
+from specbench.models.network.sampling import known_tokens
 from specbench.models.network.skipping import base_of, chosen, cut_of, shares
 from specbench.settings import group
 from specbench.spec import CHOOSING, PAIR_ROLES, RunSpec

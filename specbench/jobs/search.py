@@ -41,7 +41,7 @@ from specbench.show.table import print_records
 from specbench.show.text import Format
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory import formulas
-from specbench.theory.sequoia import Aim, Size
+from specbench.theory.optimum import Aim, Size
 
 # --- tree -------------------------------------------------------------------------------------------------------------
 # The body of `specbench tree`: from settings to printed tables and a method file.

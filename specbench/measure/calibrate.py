@@ -26,7 +26,7 @@ from specbench.models.checkpoints.description import load_config, recurrent, res
 from specbench.models.checkpoints.divided import heads_of, kept_by
 from specbench.models.checkpoints.names import GROWN, resolve
 from specbench.models.checkpoints.quantise import method_of
-from specbench.models.network.experts import layers_with_experts
+from specbench.models.network.skipping import layers_with_experts
 from specbench.models.scale import growth
 from specbench.models.scale.shapes import shapes
 from specbench.results.calibration import AtContext, Calibration, points_of

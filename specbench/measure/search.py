@@ -18,15 +18,14 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.timing import Clock
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
-from specbench.measure.order import seed_of
+from specbench.measure.group import seed_of
 from specbench.measure.plan import read_prompts
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from specbench.models.network.skipping import with_layers
 from specbench.spec import RunSpec
 from specbench.theory import formulas
-from specbench.theory.optimum import Costs
-from specbench.theory.sequoia import Aim, Search, Size, best_sizes
+from specbench.theory.optimum import Aim, Costs, Search, Size, best_sizes
 
 K_MOST = 8  # largest lookahead for predictions
 Kept = tuple[int, ...]  # layer indices in ascending order

@@ -144,13 +144,15 @@ def history(run: Sequence[Record]) -> str:
             value = record.number(metric)
             if math.isfinite(value):
                 point = {"name": f"{_harmless(match.cell)} {metric}", "unit": unit, "value": value}
-                points.append({**point, **_range(record, metric), "extra": f"prompts {_harmless(record['prompts'])}"})
+                low, high = (record.number(metric + end) for end in ("_low", "_high"))
+                points.append(
+                    {
+                        **point,
+                        **({"range": f"± {(high - low) / 2:.3g}"} if math.isfinite(high - low) else {}),
+                        "extra": f"prompts {_harmless(record['prompts'])}",
+                    }
+                )
     return json.dumps(points, indent=2) + "\n"
-
-
-def _range(record: Record, metric: str) -> dict[str, str]:
-    low, high = (record.number(metric + end) for end in ("_low", "_high"))
-    return {"range": f"± {(high - low) / 2:.3g}"} if math.isfinite(high - low) else {}
 
 
 def _harmless(text: str) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from specbench.errors import UnusableModelError, UsageError
 from specbench.files import ASSETS, read_whole
-from specbench.models.network.reduced import SIZE, ReducedHead, put
+from specbench.models.network.sampling import SIZE, ReducedHead, put
 from specbench.wording import first_line
 
 WEIGHT, OFFSETS, MASK = "lm_head.weight", "d2t", "t2d"
