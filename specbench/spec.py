@@ -365,7 +365,6 @@ def _pair(item: Any) -> tuple[str, str]:
 
 
 def written_models(models: Iterable[tuple[str, str]]) -> str:
-    """Models as one text."""
     return ",".join(f"{name}={checkpoint}" for name, checkpoint in models)
 
 
@@ -403,7 +402,6 @@ def expanded(specs: Sequence[RunSpec]) -> list[RunSpec]:
 
 
 def methods_of(spec: RunSpec) -> list[str]:
-    """The methods that a spec decodes with."""
     return list(dict.fromkeys(one.method for one in choices(spec).values()))
 
 

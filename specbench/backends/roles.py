@@ -156,7 +156,6 @@ def kept_layers(names: list[str], depth: int) -> list[int]:
 
 
 def checkpoint_of(role: str, spec: RunSpec) -> names.Checkpoint:
-    """The checkpoint of a role."""
     if role == "target":
         found = names.resolve(spec.target, spec.target_revision)
     elif role == "draft":

@@ -38,7 +38,6 @@ class Prompt:
 
     @property
     def turns(self) -> int:
-        """The number of turns of the conversation."""
         return self.turn + len(self.later)
 
     @property

@@ -210,7 +210,6 @@ def judged(
     course: Course, found: Sequence[tuple[Cell, Sequence[Trial]]], left: str, began: str, settings: Mapping[str, Any],
     seconds: float,
 ) -> Audit:  # fmt: skip
-    """The audit from its answers."""
     floors = floors_of(course, found)
     findings = findings_of(course, found, floors)
     arms = {"baseline": course.baseline.name, "audited": course.audited.name}

@@ -94,7 +94,6 @@ def search_tree(specs: Sequence[RunSpec], search: TreeSearch, err: Console) -> B
 
 
 def tables(found: BestTree) -> dict[str, list[dict[str, Any]]]:
-    """The tables for readers."""
     costs = found.costs
     return {
         f"Which child of a node is accepted (judged at {found.counts.tested} nodes)": [
@@ -111,7 +110,6 @@ def tables(found: BestTree) -> dict[str, list[dict[str, Any]]]:
 
 
 def best_rows(found: BestTree) -> list[dict[str, Any]]:
-    """The best tree and the best chain."""
     both = (("tree", found.tree), ("chain", found.chain))
     return [row(name, size, found.costs.verify[size.nodes]) for name, size in both]
 

@@ -117,7 +117,6 @@ def rounds_of(spec: RunSpec, networks: Networks, ids: list[int]) -> tuple[Traced
 
 
 def view_text(view: TokenView, style: Style, rounds: bool) -> str:
-    """The view as the text of a file."""
     if style == "json":
         return trace_json(view)
     if style == "html":

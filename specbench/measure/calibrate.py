@@ -97,7 +97,6 @@ def at_context(
     spec: RunSpec,
     clock: Clock,
 ) -> AtContext:
-    """All measurements at one context length."""
     prompt = [order.randrange(networks.width) for _ in range(context)]
     decodes = decodes_of(networks, prompt, spec)  # first: a tier that fails is left by them
     passes = passes_of(networks, prompt, widths, spec, clock)

@@ -183,7 +183,7 @@ class Group:
 
     @cached_property
     def blocks(self) -> dict[str, str]:
-        """See `order.blocks_of`."""
+        """See `blocks_of`."""
         return blocks_of(self.prompts.prompts)
 
     def needing(self, arm: str) -> list[RunSpec]:
@@ -240,7 +240,6 @@ class Group:
         self.cells |= renewed
 
     def save(self, samples: Samples) -> None:
-        """Store the samples of a turn."""
         for observer in self.observers:
             observer.turn(samples)
         for spec, found in samples.items():

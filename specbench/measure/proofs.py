@@ -269,7 +269,6 @@ def self_speculation(networks: Networks, spec: RunSpec, prompts: Sequence[Prompt
 
 
 def control_trace(networks: Networks, spec: RunSpec, prompt: Prompt) -> metrics.Trace:
-    """The decode of one prompt."""
     target: Any = networks.models(spec.with_(method=BASELINE))["target"]
     method = Speculate(ModelDrafter(target.twin(), spec.k), target, Rejection())
     rng = networks.source(spec, [seed_of(spec, prompt.id, 0, "self-speculation")])

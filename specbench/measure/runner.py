@@ -334,7 +334,6 @@ def slices_of(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dic
 
 
 def seeds_of(group: Group, turn: Turn, arm: str) -> list[int]:
-    """The seed of every prompt of a turn."""
     return [seed_of(group.baseline, prompt.draw, turn.repeat, side(arm)) for prompt in turn.prompts]
 
 

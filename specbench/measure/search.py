@@ -311,7 +311,6 @@ def child_counts(step: Step) -> ChildCounts:
 
 
 def tree_method(found: BestTree, spec: RunSpec, data: Sequence[str]) -> dict[str, Any]:
-    """The tree as the content of a method file."""
     sampling = f"temperature {spec.temperature:g}" if spec.temperature else "greedy"
     size, branching = found.tree, type(branching_of(spec)).__name__
     drafter = {"Planned": {"model": "draft", "parents": list(found.parents), "branching": branching}}

@@ -1,5 +1,5 @@
 """The formulas of speculative decoding: tokens per round, speedup, operations. Nothing is
-rounded here. Best K: `optimum`; trees: `sequoia`; nested speculation: `nested_costs`.
+rounded here. Best K and trees: `optimum`; nested speculation: `nested_costs`.
 
 Leviathan = Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192.
 """

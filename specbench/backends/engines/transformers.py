@@ -100,7 +100,6 @@ class Transformers:
         return run
 
     def call(self, spec: RunSpec, way: Way, longest: int) -> Call:
-        """A call on its own twins."""
         network, settings = self.inner.network, generate.settings_of(spec, self.inner.eos(spec))
         target = network("target")
         if way.kind == "plain" and self.tier == "compile":

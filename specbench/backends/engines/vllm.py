@@ -89,8 +89,6 @@ class Vllm:
 
 
 class Process(Child):
-    """An engine."""
-
     patience = DECODING
 
     def decode(

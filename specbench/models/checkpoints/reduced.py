@@ -186,7 +186,6 @@ class Cut:
 
     @property
     def source(self) -> str:
-        """The source of the counts."""
         return SHIPPED if self.file is None else self.file.name
 
     def kept(self, encode: Encode, width: int, always: Collection[int]) -> list[int]:

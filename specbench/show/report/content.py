@@ -151,7 +151,6 @@ def calibration_part(path: Path) -> CalibrationPart:
 
 
 def mappings(value: Any) -> list[Mapping[str, Any]]:
-    """The mappings in a JSON list."""
     return [one for one in value[:MOST] if isinstance(one, dict)] if isinstance(value, list) else []
 
 

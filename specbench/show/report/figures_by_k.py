@@ -155,7 +155,6 @@ def across(curves: Sequence[Curve], y: float, **line: Any) -> None:
 
 
 def mean_of_all(rows: Sequence[Row], column: str) -> float:
-    """The mean of a column."""
     return sum(floats_in(rows, column)) / len(rows)
 
 
@@ -376,6 +375,5 @@ def speedup_map(rows: Sequence[Row]) -> Picture:
 
 
 def context_tip(row: Row) -> str:
-    """A cell in words."""
     low, value, high = bounds(row)
     return f"{tokens_said(row['context'])} tokens, K = {lookahead(row)}: {value:.3f}× [{low:.3f}, {high:.3f}]"

@@ -76,7 +76,6 @@ def write_report(
 
 
 def part_of(path: Path) -> Part:
-    """The report part of a folder."""
     return calibration_part(path) if (path / POINTS).is_file() else run_part(path)
 
 
