@@ -9,8 +9,6 @@ Message = Mapping[str, str]  # role (system, user or assistant) and content
 
 
 class Chat(Protocol):
-    """A tokenizer that renders chats."""
-
     @property
     def own(self) -> str | None:
         """Its own chat template; None if missing."""

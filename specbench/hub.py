@@ -70,7 +70,6 @@ class Repository:
         return COMMIT.fullmatch(self.revision or "") is not None
 
     def command(self, file: str = "") -> str:
-        """The command that fetches the repository, or one file."""
         kind = " --repo-type dataset" if self.kind == "dataset" else ""
         revision = f" --revision {self.revision}" if self.revision else ""
         return f"hf download {self.id}{' ' * bool(file)}{file}{kind}{revision}"

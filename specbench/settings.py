@@ -170,12 +170,10 @@ def _option(item: Any) -> tuple[str, str]:
 
 
 def written_options(options: Options) -> str:
-    """Engine options as one text."""
     return ",".join(f"{name}={value}" for name, value in options)
 
 
 def engines(options: Options) -> list[str]:
-    """The engines that the options name."""
     return list(dict.fromkeys(name.rpartition(".")[0] for name, _ in options))
 
 

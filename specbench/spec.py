@@ -366,7 +366,6 @@ def _pair(item: Any) -> tuple[str, str]:
 
 
 def written_models(models: Iterable[tuple[str, str]]) -> str:
-    """Models as one text."""
     return ",".join(f"{name}={checkpoint}" for name, checkpoint in models)
 
 
@@ -404,7 +403,6 @@ def expanded(specs: Sequence[RunSpec]) -> list[RunSpec]:
 
 
 def methods_of(spec: RunSpec) -> list[str]:
-    """The methods that a spec decodes with."""
     return list(dict.fromkeys(one.method for one in choices(spec).values()))
 
 

@@ -69,7 +69,6 @@ def gigabytes(size: int) -> str:
 
 
 def interval_text(low: float | None, high: float | None) -> str:
-    """The bounds of an interval."""
     return "[no interval]" if low is None or high is None else f"[{low:.3f}, {high:.3f}]"
 
 

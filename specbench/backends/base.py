@@ -94,7 +94,6 @@ class Held:
 
     @property
     def arms(self) -> list[RunSpec]:
-        """The baseline and every other cell."""
         return [self.specs[0].baseline, *(spec for spec in self.specs if spec.method != BASELINE)]
 
 

@@ -67,7 +67,6 @@ class CheckedPair:
 
     @property
     def heads(self) -> dict[str, Found]:
-        """The heads by the names of their roles."""
         return {name: role.head for name, role in self.roles.items() if role.head is not None}
 
     def columns(self, commits: Named, weights: Named, rollbacks: Named) -> dict[str, Any]:

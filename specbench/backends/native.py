@@ -34,10 +34,9 @@ from specbench.models.execution.machine import give_back
 from specbench.models.network import packed
 from specbench.models.network.caches import OWN, Memory, Pool
 from specbench.models.network.early_exit import sharing
-from specbench.models.network.experts import ENOUGH, Count, layers_with_experts
 from specbench.models.network.recurrent import Rollback, model_of
 from specbench.models.network.sampling import Sampling
-from specbench.models.network.skipping import cut_of
+from specbench.models.network.skipping import ENOUGH, Count, cut_of, layers_with_experts
 from specbench.models.scale import growth
 from specbench.settings import group
 from specbench.spec import RunSpec

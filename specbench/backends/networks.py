@@ -23,8 +23,7 @@ from specbench.models.checkpoints.vocabularies import Rewriter, Vocabularies
 from specbench.models.heads.parts import reduce_output
 from specbench.models.network.causal import Causal
 from specbench.models.network.recurrent import Recurrent, Rollback, rollback_of
-from specbench.models.network.reduced import known_tokens, reduce_head
-from specbench.models.network.sampling import Sampling
+from specbench.models.network.sampling import Sampling, known_tokens, reduce_head
 from specbench.models.network.skipping import shares, with_layers
 from specbench.spec import RunSpec
 

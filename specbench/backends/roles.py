@@ -23,7 +23,7 @@ from specbench.models.checkpoints.reduced import Cut
 from specbench.models.heads.recognition import Head
 from specbench.models.heads.recursive import Recursive
 from specbench.models.network.causal import Causal
-from specbench.models.network.reduced import known_tokens
+from specbench.models.network.sampling import known_tokens
 from specbench.models.network.skipping import base_of, chosen, cut_of, shares
 from specbench.settings import group
 from specbench.spec import CHOOSING, PAIR_ROLES, RunSpec
@@ -157,7 +157,6 @@ def kept_layers(names: list[str], depth: int) -> list[int]:
 
 
 def checkpoint_of(role: str, spec: RunSpec) -> names.Checkpoint:
-    """The checkpoint of a role."""
     if role == "target":
         found = names.resolve(spec.target, spec.target_revision)
     elif role == "draft":

@@ -148,7 +148,11 @@ class Tier:
         """
         method = rounds.method
         if method.drafter.drawn and not method.drafter.branches:
-            self._widths(method, context, source)
+            # all widths of verification, which texts may not produce, and those of a draft of two
+            method.start(context)
+            for width in range(method.drafter.depth + 1):
+                method.model.probs(context, TokenTree.chain(context.seq.new_zeros((context.rows, width))))
+            method.drafter.propose(replace(context, last=context.last + 2), 2, source)
         places = context.seq.shape[1] - method.drafter.room - 2
         for number in range(TEXTS + AGAIN):
             length = (2, places // 2, places - NEW)[number % TEXTS]
@@ -161,13 +165,6 @@ class Tier:
                 break
         self._gate.open = False
         return rounds
-
-    def _widths(self, method: Speculate, context: Context, source: FromUniforms) -> None:
-        """Prepare verification of every width, which texts may not produce, and the widths of a draft of two."""
-        method.start(context)
-        for width in range(method.drafter.depth + 1):
-            method.model.probs(context, TokenTree.chain(context.seq.new_zeros((context.rows, width))))
-        method.drafter.propose(replace(context, last=context.last + 2), 2, source)
 
 
 def choose(specs: Sequence[RunSpec], device: torch.device) -> tuple[compiled.Name, str]:

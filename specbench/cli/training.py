@@ -219,7 +219,7 @@ def design_draft(given: Given) -> None:
 
     from rich.console import Console
 
-    from specbench.jobs.training.design import Design, start
+    from specbench.jobs.training.design import Design
 
     if not given.get("data"):  # text available on every machine: the modules of the standard library
         given = {**given, "data": [f"text:{sysconfig.get_path('stdlib')}/*.py"], "generate": False}
@@ -228,7 +228,7 @@ def design_draft(given: Given) -> None:
     search: dict[str, Any] = {name: given.get(name) for name in names}
     err = Console(stderr=True, quiet=given["quiet"])
     design = Design(settings, budgets, depths, source=source_of(given), recipe=recipe, err=err, **search)
-    start(design, given["format"])
+    design.start(given["format"])
 
 
 def recipe_of(given: Given) -> Recipe:
@@ -259,19 +259,6 @@ def source_of(given: Given) -> "Source":
     return Source(data, **{name: given[name] for name in names if name in given})
 
 
-def pard_of(given: Given) -> "PardStart":
-    """The draft that learns to predict through mask tokens."""
-    from specbench.jobs.training.start import PardStart, Start
-
-    if "begin" not in given:
-        raise UsageError("--kind pard: name the draft to train with --from")
-    if given["begin"] in ("fresh", "pruned"):
-        raise UsageError("--kind pard: name an existing draft with --from, such as one of train draft")
-    if "intermediate" in given:
-        raise UsageError("--intermediate: a draft has its own shape; leave it out")
-    return PardStart(Start(given["begin"], vocabulary=given.get("draft_vocabulary")), given.get("steps", 4))
-
-
 def mtp_of(given: Given) -> "MtpStart":
     """The MTP module to train."""
     from specbench.jobs.training.start import MtpStart
@@ -291,7 +278,15 @@ def head_of(given: Given) -> "HeadStart | MtpStart | PardStart":
     if "kind" not in given:
         raise UsageError("choose a head: --kind eagle3, medusa, mtp or pard")
     if given["kind"] == "pard":
-        return pard_of(given)
+        from specbench.jobs.training.start import PardStart, Start
+
+        if "begin" not in given:
+            raise UsageError("--kind pard: name the draft to train with --from")
+        if given["begin"] in ("fresh", "pruned"):
+            raise UsageError("--kind pard: name an existing draft with --from, such as one of train draft")
+        if "intermediate" in given:
+            raise UsageError("--intermediate: a draft has its own shape; leave it out")
+        return PardStart(Start(given["begin"], vocabulary=given.get("draft_vocabulary")), given.get("steps", 4))
     if given["kind"] == "mtp":
         return mtp_of(given)
     if "begin" in given:

@@ -38,7 +38,6 @@ class Prompt:
 
     @property
     def turns(self) -> int:
-        """The number of turns of the conversation."""
         return self.turn + len(self.later)
 
     @property
@@ -157,7 +156,10 @@ def sample(categories: Sequence[str], take: Callable[[int], T | None], limit: in
     """
     if limit is None:
         return [item for row in range(len(categories)) if (item := take(row)) is not None]
-    queues = strata(categories, seed)
+    # categories and rows shuffled by the seed, equally on every Python version
+    groups = grouped(range(len(categories)), lambda row: categories[row])
+    shuffled = sorted(groups, key=lambda group: digest(seed, categories[group[0]]))
+    queues = [sorted(group, key=lambda row: digest(seed, row)) for group in shuffled]
     sizes = [len(queue) for queue in queues]
     drawn: list[list[tuple[int, T]]] = [[] for _ in queues]
     while True:
@@ -173,13 +175,6 @@ def sample(categories: Sequence[str], take: Callable[[int], T | None], limit: in
         sizes = [size if queue else len(items) for size, queue, items in zip(sizes, queues, drawn, strict=True)]
     chosen = [pair for items, quota in zip(drawn, quotas, strict=True) for pair in items[:quota]]
     return [item for _, item in sorted(chosen, key=lambda pair: pair[0])]
-
-
-def strata(categories: Sequence[str], seed: int) -> list[list[int]]:
-    """The row numbers of each category; categories and rows shuffled by the seed, equally on every Python version."""
-    groups = grouped(range(len(categories)), lambda row: categories[row])
-    shuffled = sorted(groups, key=lambda group: digest(seed, categories[group[0]]))
-    return [sorted(group, key=lambda row: digest(seed, row)) for group in shuffled]
 
 
 def digest(seed: int, what: object) -> bytes:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from functools import cache, lru_cache
 from pathlib import Path
@@ -87,16 +87,11 @@ def whole(path: Path, content: Any) -> dict[str, Any]:
         drafter = {drafter: {"k": "k"}} if isinstance(drafter, str) else drafter
         found["method"] = {"Speculate": {"drafter": drafter, "model": "target", "verifier": "Rejection"}}
     found.setdefault("paper", "unpublished")
-    check_header(path, found)
-    return found
-
-
-def check_header(path: Path, content: Mapping[str, Any]) -> None:
-    """UsageError if the description of a method has a wrong type."""
     for key, kind in (("summary", str), ("paper", str), ("lossless", bool)):
-        if not isinstance(content[key], kind):
+        if not isinstance(found[key], kind):
             wanted = "true or false" if kind is bool else "a text"
-            raise UsageError(f"{path}: {key} is {wanted}, not {str(content[key])[:60]!r}")
+            raise UsageError(f"{path}: {key} is {wanted}, not {str(found[key])[:60]!r}")
+    return found
 
 
 @lru_cache(maxsize=64)

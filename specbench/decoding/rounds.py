@@ -24,8 +24,6 @@ class NonFiniteError(SpecbenchError):
 
 
 class Rounds(Protocol):
-    """The rounds of successive decodes."""
-
     @property
     def length(self) -> int:
         """The number of slots that a context must have; 0 if any will do."""
@@ -208,8 +206,6 @@ FLIGHT = 2  # rounds between host and device; each has its own capture, which mu
 
 
 class Replay(Protocol):
-    """A captured round."""
-
     def launch(self) -> Tensor:
         """Start it without waiting; the tensor will hold its counts."""
 

@@ -98,7 +98,6 @@ class Draft:
 
     @staticmethod
     def empty(context: Context) -> "Draft":
-        """A draft without a token."""
         return Draft(TokenTree.chain(context.seq.new_zeros((context.rows, 0))))
 
     @property

@@ -224,7 +224,6 @@ def judged(
     course: Course, found: Sequence[Found], left: str, began: str, settings: Mapping[str, Any],
     deployed: Mapping[str, str], seconds: float, rate: float,
 ) -> Audit:  # fmt: skip
-    """The audit from its answers."""
     floors, kept = scored(course, found)
     tests = tests_of(course, kept, floors)
     findings = findings_of(course, found, kept, floors, tests)

@@ -98,12 +98,7 @@ def start_noise(settings: Mapping[str, Any], output: Output) -> None:
     done = run.record(grid.cells({**NOISE, **settings}), output.parent, run.Terminal(output))
     run.say_where(done, output)
     rows = [documents.noise_row(cell) for cell in done.cells if cell.status in MEASURED]
-    print_found(rows, documents.noise_notes(rows), output)
-    raise_for_status(done.cells)
-
-
-def print_found(rows: list[dict[str, Any]], notes: Sequence[str], output: Output) -> None:
-    """Print the rows on stdout and the notes on stderr."""
+    notes = documents.noise_notes(rows)
     if output.style in {"table", "md"}:
         lined = documents.noise_grid(rows)
         if output.style == "table":
@@ -114,6 +109,7 @@ def print_found(rows: list[dict[str, Any]], notes: Sequence[str], output: Output
         sys.stdout.write(run_output.rendered(rows, output.style))
     if not output.quiet:
         say(Console(stderr=True), [f"note: {note}" for note in notes])
+    raise_for_status(done.cells)
 
 
 # --- forecast ---------------------------------------------------------------------------------------------------------

@@ -59,9 +59,7 @@ class Cluster(Protocol):
         """The next events of some tasks; waits for a limited time."""
         ...
 
-    def cancel(self, tasks: Sequence[Hashable]) -> None:
-        """Cancel tasks immediately."""
-        ...
+    def cancel(self, tasks: Sequence[Hashable]) -> None: ...
 
 
 def devices_of(seats: Sequence[Seat]) -> frozenset[str]:
@@ -187,7 +185,6 @@ class Spreading:
             self.give_up(NOWHERE)  # all waiting cells
 
     def begin(self, tried: Try, seat: Seat) -> None:
-        """Send a cell to a seat."""
         self.waiting.remove(tried)
         known = Known(tried.known or Cell(tried.spec, {}, status="skipped"))
         past = {} if tried.known is None else {tried.spec: tried.known}

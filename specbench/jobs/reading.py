@@ -132,7 +132,6 @@ def named(gate: Criterion, run: list[Record]) -> Criterion:
 
 
 def show(result: Comparison, style: CompareStyle, confidence: float, new: list[Record]) -> None:
-    """Print the comparison on stdout."""
     if style == "table":
         draw(screen(PIPED), shown.table(result, confidence))
         return

@@ -24,8 +24,7 @@ from specbench.jobs import run
 from specbench.jobs.audit import Wanted, audited
 from specbench.jobs.output import Output, say
 from specbench.jobs.resume import NOTHING, Typed, record_rest
-from specbench.judge.candidates import best_ks, flaw, vllm_schedule
-from specbench.judge.choice import Choice, best_choices, contenders, name_of, why_not
+from specbench.judge.candidates import Choice, best_choices, best_ks, contenders, flaw, name_of, vllm_schedule, why_not
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.models.checkpoints.names import drafts_of

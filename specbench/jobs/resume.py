@@ -184,17 +184,6 @@ def grow(folder: RunFolder, run: Run, limit: int) -> None:
 
     UsageError, with nothing changed, if new prompts would change how earlier ones were decoded, or there are no more.
     """
-    before = limit_of(run, limit)
-    refuse_dependent(run, folder.past)
-    groups = grid.by_pair(run.specs)
-    more = [one for group in groups for one in pair_columns(group, run, folder.past, before, limit)]
-    if not any(new for new, _, _ in more):
-        raise UsageError(f"--limit {limit}: the data sets of {clean_path(run.path)} have no more prompts that fit")
-    folder.grow(before, limit, {key: columns for _, key, columns in more})
-
-
-def limit_of(run: Run, limit: int) -> int:
-    """The current limit of all cells."""
     limits = {spec.limit for spec in run.specs}
     if len(limits) > 1 or None in limits:
         said = "was given all prompts of its data sets" if limits == {None} else "has cells with several limits"
@@ -203,7 +192,12 @@ def limit_of(run: Run, limit: int) -> int:
     if limit <= before:
         where = clean_path(run.path)
         raise UsageError(f"--limit {limit}: {where} has {before} already; give a larger one to add prompts")
-    return before
+    refuse_dependent(run, folder.past)
+    groups = grid.by_pair(run.specs)
+    more = [one for group in groups for one in pair_columns(group, run, folder.past, before, limit)]
+    if not any(new for new, _, _ in more):
+        raise UsageError(f"--limit {limit}: the data sets of {clean_path(run.path)} have no more prompts that fit")
+    folder.grow(before, limit, {key: columns for _, key, columns in more})
 
 
 def refuse_dependent(run: Run, past: Past) -> None:

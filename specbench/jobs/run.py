@@ -75,7 +75,6 @@ class Plan:
     name: str = ""  # of a new folder
 
     def units(self, note: Note) -> Sequence[Unit]:
-        """The units to measure, in order."""
         here = [pair for pair in self.pairs if not isinstance(pair, Spread)]
         elsewhere = [pair for pair in self.pairs if isinstance(pair, Spread)]
         return elsewhere or (apart(here) if self.executor == "process" else local_units(here, note))
@@ -202,7 +201,6 @@ def say_where(done: Outcome, output: Output) -> None:
 
 
 def interrupted(done: Outcome, before: str = "") -> InterruptedRunError:
-    """The error for an interrupted command."""
     return InterruptedRunError(f"{before}{resume_command(resumed_as(done.path))} continues it")
 
 

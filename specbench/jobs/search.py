@@ -41,7 +41,7 @@ from specbench.show.table import print_records
 from specbench.show.text import Format
 from specbench.spec import BASELINE, RunSpec
 from specbench.theory import formulas
-from specbench.theory.sequoia import Aim, Size
+from specbench.theory.optimum import Aim, Size
 
 # --- tree -------------------------------------------------------------------------------------------------------------
 # The body of `specbench tree`: from settings to printed tables and a method file.
@@ -94,7 +94,6 @@ def search_tree(specs: Sequence[RunSpec], search: TreeSearch, err: Console) -> B
 
 
 def tables(found: BestTree) -> dict[str, list[dict[str, Any]]]:
-    """The tables for readers."""
     costs = found.costs
     return {
         f"Which child of a node is accepted (judged at {found.counts.tested} nodes)": [
@@ -111,7 +110,6 @@ def tables(found: BestTree) -> dict[str, list[dict[str, Any]]]:
 
 
 def best_rows(found: BestTree) -> list[dict[str, Any]]:
-    """The best tree and the best chain."""
     both = (("tree", found.tree), ("chain", found.chain))
     return [row(name, size, found.costs.verify[size.nodes]) for name, size in both]
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from specbench.backends.base import Backend, Networks, networks_of
+from specbench.backends.base import Networks, networks_of
 from specbench.backends.choose import backend_for
 from specbench.data.forms import applied_to
 from specbench.data.loading import NO_FIELDS, surely_longer, written_in
@@ -16,7 +16,7 @@ from specbench.files import read_whole, replace_text
 from specbench.jobs.progress import load
 from specbench.measure import grid
 from specbench.measure.calibrate import quick_costs
-from specbench.measure.order import seed_of
+from specbench.measure.group import seed_of
 from specbench.measure.plan import chat_settings
 from specbench.measure.tracing import trace as follow
 from specbench.results.documents import Setting, TokenView, TracedRound, trace_json
@@ -74,18 +74,6 @@ def decoded(prompt: str, settings: Mapping[str, Any]) -> TokenView:
     spec = spec_of(settings)
     backend = backend_for([spec])
     networks = networks_of(backend, "a trace")
-    ids = fitting_ids(prompt, spec, backend)
-    load(backend, spec, len(ids), Console(stderr=True))
-    resolved = backend.describe()
-    names: dict[str, Setting] = {"target": spec.target, "draft": spec.draft} if "draft_source" in resolved else {}
-    names |= {"target": spec.target, **dict(spec.model), "method": spec.method, "K": spec.k}
-    names |= {"schedule": spec.schedule} if spec.schedule != "constant" else {}
-    names |= {name.replace("_", "-"): value for name in OPTIONAL if (value := getattr(spec, name)) is not None}
-    return TokenView(prompt, names | {"dtype": resolved["dtype_resolved"]}, rounds_of(spec, networks, ids))
-
-
-def fitting_ids(prompt: str, spec: RunSpec, backend: Backend) -> list[int]:
-    """The prompt's token ids. UsageError if it is empty or does not fit into the context."""
     room = backend.context - spec.max_new_tokens - spec.k - 1
     if surely_longer(prompt, room):
         raise UsageError(
@@ -101,7 +89,13 @@ def fitting_ids(prompt: str, spec: RunSpec, backend: Backend) -> list[int]:
             f"the prompt has {len(ids)} tokens, {max(room, 0)} fit into the context of {backend.context} with the new "
             "tokens and a draft: give a shorter one, or fewer --max-new-tokens"
         )
-    return ids
+    load(backend, spec, len(ids), Console(stderr=True))
+    resolved = backend.describe()
+    names: dict[str, Setting] = {"target": spec.target, "draft": spec.draft} if "draft_source" in resolved else {}
+    names |= {"target": spec.target, **dict(spec.model), "method": spec.method, "K": spec.k}
+    names |= {"schedule": spec.schedule} if spec.schedule != "constant" else {}
+    names |= {name.replace("_", "-"): value for name in OPTIONAL if (value := getattr(spec, name)) is not None}
+    return TokenView(prompt, names | {"dtype": resolved["dtype_resolved"]}, rounds_of(spec, networks, ids))
 
 
 def spec_of(settings: Mapping[str, Any]) -> RunSpec:
@@ -123,7 +117,6 @@ def rounds_of(spec: RunSpec, networks: Networks, ids: list[int]) -> tuple[Traced
 
 
 def view_text(view: TokenView, style: Style, rounds: bool) -> str:
-    """The view as the text of a file."""
     if style == "json":
         return trace_json(view)
     if style == "html":

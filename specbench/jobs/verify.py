@@ -197,7 +197,6 @@ def usable(arms: Sequence[Arm], chosen: bool) -> tuple[list[Arm], list[Check]]:
 
 
 def checked(backend: Backend, arms: Sequence[Arm], prompts: PromptSet, tokens: int, note: Say) -> list[Check]:
-    """All checks of a loaded pair."""
     first, judging = arms[0], backend.judge() or backend
     networks = networks_of(judging, "scoring text again")
     if judging.scores is None:

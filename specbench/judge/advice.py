@@ -128,7 +128,6 @@ def inner_round(row: Mapping[str, Any]) -> str:
 
 
 def likely_reason(row: Mapping[str, Any]) -> str:
-    """The likely reason for a costly pass."""
     if (rollback := row.get("target_rollback")) in ("snapshot", "single"):
         read = "tokens are read one by one"
         again = "accepted tokens are read again in later passes"

@@ -71,7 +71,6 @@ RecordPair = tuple[Record, Record]  # (of BASE, of NEW)
 
 
 def records_of(run: Run) -> list[Record]:
-    """The cells of a run."""
     return [Record(run.path, row, samples) for row, samples in zip(run.rows, run.samples, strict=True)]
 
 

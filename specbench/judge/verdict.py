@@ -208,7 +208,6 @@ def _answer(carrying: Sequence[Candidate], leaning: Leaning | None) -> dict[str,
 
 
 def _of_best(best: Candidate | None, found: Sequence[Candidate]) -> dict[str, Any]:
-    """The fields about the best candidate."""
     row: Row = best.row if best else {}
     interval = best.interval if best else Interval(math.nan, math.nan, math.nan)
     return {

@@ -26,7 +26,7 @@ from specbench.models.checkpoints.description import load_config, recurrent, res
 from specbench.models.checkpoints.divided import heads_of, kept_by
 from specbench.models.checkpoints.names import GROWN, resolve
 from specbench.models.checkpoints.quantise import method_of
-from specbench.models.network.experts import layers_with_experts
+from specbench.models.network.skipping import layers_with_experts
 from specbench.models.scale import growth
 from specbench.models.scale.shapes import shapes
 from specbench.results.calibration import AtContext, Calibration, points_of
@@ -97,7 +97,6 @@ def at_context(
     spec: RunSpec,
     clock: Clock,
 ) -> AtContext:
-    """All measurements at one context length."""
     prompt = [order.randrange(networks.width) for _ in range(context)]
     decodes = decodes_of(networks, prompt, spec)  # first: a tier that fails is left by them
     passes = passes_of(networks, prompt, widths, spec, clock)

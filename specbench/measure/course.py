@@ -16,9 +16,8 @@ from specbench.backends.roles import carries
 from specbench.data.prompts import PromptSet
 from specbench.decoding.drafters.strings import looks_up, rounds_over
 from specbench.errors import UsageError
-from specbench.measure.group import Failure, Group, attempt
+from specbench.measure.group import Failure, Group, attempt, seed_of, side
 from specbench.measure.lossless import Rescored, forks_of, greedy_outputs, losslessness_of
-from specbench.measure.order import seed_of, side
 from specbench.measure.sensors import Sensors
 from specbench.metrics import Trace, ratio
 from specbench.models.execution import machine

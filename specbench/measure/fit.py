@@ -132,7 +132,6 @@ class Needed:
 
     @property
     def line(self) -> dict[str, Any]:
-        """For readers."""
         size = "" if self.size is None else gigabytes(self.size)
         origin = "" if self.source == self.name else self.source
         return {"name": self.name, "what": self.what, "state": self.state, "files": size, "from": origin}

@@ -16,10 +16,9 @@ from specbench.decoding.method_files import content_sha256, drafts_with, nests
 from specbench.measure.calibrate import quick_costs
 from specbench.measure.fit import Fitting
 from specbench.measure.grid import AUTO
-from specbench.measure.group import Failure, Job, Past, attempt, give_up
-from specbench.measure.order import seed_of
+from specbench.measure.group import Failure, Job, Past, attempt, give_up, seed_of
 from specbench.models.execution import machine as processes
-from specbench.models.network.experts import COLUMNS
+from specbench.models.network.skipping import COLUMNS
 from specbench.results.cells import UNFINISHED, Cell, Observer
 from specbench.results.machine import MEASURED_ON, environment
 from specbench.spec import BASELINE, CHOOSING, RunSpec, methods_of

@@ -21,7 +21,16 @@ USUAL = {"tier": "auto"}
 
 def with_lists(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with list-valued options parsed into values or lists."""
-    return with_words(with_temperatures(with_batches(with_ks(settings))))
+    found = dict(with_batches(with_ks(settings)))
+    if found.get("temperature") is not None:
+        parts = items(found["temperature"])
+        try:
+            numbers = sorted(set(map(float, parts)))
+        except ValueError:
+            text = ",".join(parts)[:60]
+            raise UsageError(f"cannot read --temperature {text!r}: write numbers, such as 0 or 0,0.7,1") from None
+        found["temperature"] = numbers[0] if len(numbers) == 1 else numbers
+    return with_words(found)
 
 
 def with_ks(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,20 +50,6 @@ def with_batches(settings: Mapping[str, Any]) -> dict[str, Any]:
     if "batch" in found:
         sizes = sorted({n for part in items(found["batch"]) for n in parse_counts(part, "--batch", "1,4,16")})
         found["batch"] = sizes[0] if len(sizes) == 1 else sizes
-    return found
-
-
-def with_temperatures(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with a textual temperature parsed into a number or a list."""
-    found = dict(settings)
-    if found.get("temperature") is not None:
-        parts = items(found["temperature"])
-        try:
-            numbers = sorted(set(map(float, parts)))
-        except ValueError:
-            text = ",".join(parts)[:60]
-            raise UsageError(f"cannot read --temperature {text!r}: write numbers, such as 0 or 0,0.7,1") from None
-        found["temperature"] = numbers[0] if len(numbers) == 1 else numbers
     return found
 
 

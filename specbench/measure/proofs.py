@@ -25,6 +25,7 @@ from specbench.decoding.methods import build
 from specbench.decoding.proofs.exact import CPU, EXACT, control_error, prove, replay_outcomes
 from specbench.decoding.randomness import Source
 from specbench.decoding.verifiers.rejection import Rejection
+from specbench.measure.group import seed_of
 from specbench.measure.lossless import (
     Floor,
     PlainPass,
@@ -37,7 +38,6 @@ from specbench.measure.lossless import (
     shortfalls,
     tallies,
 )
-from specbench.measure.order import seed_of
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from specbench.results.documents import (
@@ -269,7 +269,6 @@ def self_speculation(networks: Networks, spec: RunSpec, prompts: Sequence[Prompt
 
 
 def control_trace(networks: Networks, spec: RunSpec, prompt: Prompt) -> metrics.Trace:
-    """The decode of one prompt."""
     target: Any = networks.models(spec.with_(method=BASELINE))["target"]
     method = Speculate(ModelDrafter(target.twin(), spec.k), target, Rejection())
     rng = networks.source(spec, [seed_of(spec, prompt.id, 0, "self-speculation")])

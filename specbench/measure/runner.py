@@ -16,12 +16,16 @@ from specbench.measure.group import (
     Group,
     Job,
     Past,
+    Turn,
     again,
     caught,
     give_back,
     give_up,
+    order_of,
+    seed_of,
+    side,
+    turns_of,
 )
-from specbench.measure.order import Turn, order_of, seed_of, side, turns_of
 from specbench.measure.pair import Measured, Note, Pair, Prepared
 from specbench.measure.sensors import NO_SENSORS, Sensors, sensors_for
 from specbench.metrics import Trace
@@ -330,7 +334,6 @@ def slices_of(group: Group, arms: Arms, turn: Turn, order: Sequence[str]) -> dic
 
 
 def seeds_of(group: Group, turn: Turn, arm: str) -> list[int]:
-    """The seed of every prompt of a turn."""
     return [seed_of(group.baseline, prompt.draw, turn.repeat, side(arm)) for prompt in turn.prompts]
 
 

@@ -18,15 +18,14 @@ from specbench.decoding.randomness import Source
 from specbench.decoding.timing import Clock
 from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
-from specbench.measure.order import seed_of
+from specbench.measure.group import seed_of
 from specbench.measure.plan import read_prompts
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from specbench.models.network.skipping import with_layers
 from specbench.spec import RunSpec
 from specbench.theory import formulas
-from specbench.theory.optimum import Costs
-from specbench.theory.sequoia import Aim, Search, Size, best_sizes
+from specbench.theory.optimum import Aim, Costs, Search, Size, best_sizes
 
 K_MOST = 8  # largest lookahead for predictions
 Kept = tuple[int, ...]  # layer indices in ascending order
@@ -312,7 +311,6 @@ def child_counts(step: Step) -> ChildCounts:
 
 
 def tree_method(found: BestTree, spec: RunSpec, data: Sequence[str]) -> dict[str, Any]:
-    """The tree as the content of a method file."""
     sampling = f"temperature {spec.temperature:g}" if spec.temperature else "greedy"
     size, branching = found.tree, type(branching_of(spec)).__name__
     drafter = {"Planned": {"model": "draft", "parents": list(found.parents), "branching": branching}}

@@ -33,8 +33,6 @@ class Times:
 
 
 class ReadsGpu(Protocol):
-    """A readable GPU."""
-
     def state(self) -> Reading: ...
 
 

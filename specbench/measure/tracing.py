@@ -80,7 +80,6 @@ class Reading:
             parent = path[level]
 
     def _nodes(self) -> list[int]:
-        """The nodes of the row."""
         draft = self.step.draft
         there = [True] * draft.tree.size if draft.valid is None else draft.valid[0].tolist()
         return [node for node, exists in enumerate(there) if exists]

@@ -6,18 +6,32 @@ Also the errors of cells, which a command ends with, and whether engines accepte
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Literal, Self
 
+from specbench import metrics
 from specbench.errors import CellsFailedError, NotLosslessError
 from specbench.metrics import Trace
-from specbench.results import noise
-from specbench.results.categories import numbers_by_category
+from specbench.results import noise, statistics
 from specbench.results.latency import goodputs
 from specbench.results.machine import Peaks
 from specbench.results.nests import belief_rows
-from specbench.results.numbers import NUMBERS, decodes, numbers, output_columns, pooled
-from specbench.results.samples import Sample
+from specbench.results.numbers import (
+    LEARNING,
+    NUMBERS,
+    acceptance_columns,
+    cost_columns,
+    decodes,
+    explanation,
+    numbers,
+    output_columns,
+    pooled,
+    speedup_columns,
+    timing,
+)
+from specbench.results.samples import Sample, by_prompt
 from specbench.spec import BASELINE, CHOOSING, SCHEMA_VERSION, RunSpec
+from specbench.theory.optimum import measured_costs
 from specbench.wording import clean, counted, grouped, pair_said
 
 Status = Literal["ok", "partial", "oom", "nan", "mismatch", "skipped", "error", "NOT LOSSLESS"]  # the last by an audit
@@ -25,6 +39,10 @@ MEASURED = ("ok", "partial")  # the statuses with numbers
 NAMES = ("target", "draft", "method", "k", "schedule", "dataset", "temperature", "batch")  # columns by category
 UNFINISHED = ("partial", "skipped")  # the statuses that a resumed run continues; the others are final
 Comparison = Literal["identical", "numeric", "MISMATCH", "not compared", "lossy"]
+COSTS = ("c", "v", "overhead", "baseline_tokens_per_second", "tokens_per_second")
+PREDICTED = ("speedup_predicted", "speedup_calibrated")
+TIMED = (*COSTS, "c_mean", "v_mean", "speedup", "speedup_low", "speedup_high", "speedup_geomean",
+         "speedup_end_to_end", *LEARNING, *PREDICTED)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -242,3 +260,58 @@ class Observer:
 
     def end(self, cell: Cell) -> None:
         """A cell has ended, in any way."""
+
+
+# --- numbers by category ----------------------------------------------------------------------------------------------
+# The rows of categories.csv: the columns of results.csv over the prompts of one category; `<name>_mean` is the mean of
+# the prompts' own values, with equal weights.
+
+
+def numbers_by_category(samples: Sequence[Sample], longest: int, lookahead: int | None) -> list[dict[str, Any]]:
+    """One row per category, in alphabetical order; empty if all prompts are of one.
+
+    `longest` is the number of new tokens that ends an output, `lookahead` as in `numbers`. Prompts decoded
+    together share their time across categories, so columns from seconds are then blank.
+    """
+    groups = sorted(grouped(samples, lambda one: one.category), key=lambda group: group[0].category)
+    if len(groups) < 2:
+        return []
+    together = any(len(group) > 1 for group in decodes(samples))
+    blank = dict.fromkeys(TIMED) if together else {}
+    return [{**category_numbers(group, lookahead), **output_columns(group, longest), **blank} for group in groups]
+
+
+def category_numbers(samples: Sequence[Sample], lookahead: int | None) -> dict[str, Any]:
+    """The numbers of the prompts of one category: ratios of totals with intervals, means of prompts, and counts."""
+    counts = metrics.acceptance([r for s in samples for r in s.method.rounds])
+    groups = [[s.method for s in group] for group in by_prompt(samples)]
+    emitted = [sum(len(trace.tokens) for trace in group) for group in groups]
+    found = statistics.ratio_of_totals(emitted, [sum(len(trace.rounds) for trace in group) for group in groups])
+    arms = timing([s.baseline for s in samples]), timing([s.method for s in samples])
+    cost, explained = cost_columns(samples, *arms), explanation(samples, *arms, lookahead)
+    own = [own_numbers(group) for group in grouped(samples, lambda one: one.prompt)]
+    means = {name: [one[name] for one in own if math.isfinite(one[name])] for name in own[0]}
+    return {
+        "category": samples[0].category,
+        "prompts": len({s.prompt for s in samples}),
+        "draws": len(by_prompt(samples)),
+        **acceptance_columns(samples, counts),
+        "tokens_per_round_low": found.low,
+        "tokens_per_round_high": found.high,
+        **{name: cost[name] for name in COSTS},
+        **speedup_columns(samples),
+        **{name: explained[name] for name in PREDICTED},
+        **{f"{name}_mean": fmean(some) if some else math.nan for name, some in means.items()},
+        "rounds": counts.rounds,
+        "drafted": counts.drafted,
+        "tested": counts.tested,
+        "accepted": counts.accepted,
+        "tokens": counts.emitted,
+    }
+
+
+def own_numbers(samples: Sequence[Sample]) -> dict[str, float]:
+    """α, tokens per round, c and v of one prompt."""
+    counts = metrics.acceptance([r for s in samples for r in s.method.rounds])
+    found = measured_costs(timing([s.baseline for s in samples]), timing([s.method for s in samples]))
+    return {"alpha": counts.alpha, "tokens_per_round": counts.tokens_per_round, "c": found.c, "v": found.v}

@@ -119,12 +119,10 @@ class Certificate:
 
     @property
     def failed(self) -> list[Check]:
-        """The checks that found a loss."""
         return [check for check in self.checks if check.outcome == "FAILED"]
 
     @property
     def broken(self) -> list[Check]:
-        """The checks that failed to run."""
         return [check for check in self.checks if check.outcome == "error"]
 
     def is_of(self, row: Mapping[str, Any]) -> bool:

@@ -143,7 +143,6 @@ def _prompt(samples: Mapping[RunSpec, Sample]) -> dict[str, Any]:
 
 
 def _machine(reading: Reading) -> dict[str, Any]:
-    """The machine reading after a decode, if any."""
     known = reading.written()
     return {"machine": known} if known else {}
 
@@ -197,7 +196,6 @@ def _counts(one: RoundCounts) -> list[Any]:
 
 
 def _round(line: Sequence[Any]) -> RoundCounts:
-    """Parse the counts of a round."""
     drafted, surplus, tested, accepted, emitted, overlap, nodes, distance, levels, *held = line
     inner, (belief,) = tuple(LevelCounts(*level) for level in levels), held or [()]
     return RoundCounts(

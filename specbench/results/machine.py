@@ -103,7 +103,6 @@ class Peak(NamedTuple):
     host: int | None = None
 
     def higher(self, other: "Peak") -> "Peak":
-        """The maximum of each value."""
         pairs = zip(self, other, strict=True)
         return Peak(*(max((size for size in pair if size is not None), default=None) for pair in pairs))
 
@@ -143,11 +142,9 @@ class Gpu:
     handle: Any
 
     def driver(self) -> str | None:
-        """The driver version."""
         return answer(self.nvml.nvmlSystemGetDriverVersion)
 
     def watts_limit(self) -> float | None:
-        """The current power limit."""
         return watts(answer(lambda: self.nvml.nvmlDeviceGetEnforcedPowerLimit(self.handle)))
 
     def state(self) -> Reading:

@@ -115,7 +115,6 @@ def read_description(path: Path) -> dict[str, Any]:
 
 
 def specs_in(description: Mapping[str, Any], path: Path) -> list[RunSpec]:
-    """The cells that run.json lists."""
     try:
         if not (specs := [RunSpec(**spec) for spec in description["specs"]]):
             raise ValueError("it lists no cells")

@@ -144,7 +144,6 @@ def speedup_of(samples: Sequence[Sample]) -> statistics.Interval:
 
 
 def without_updates(sample: Sample) -> Sample:
-    """The sample without the time of draft updates."""
     method = sample.method
     return replace(sample, method=replace(method, seconds=method.seconds - method.updating))
 

@@ -95,20 +95,15 @@ def difference_of_shares(pairs: Sequence[tuple[bool, bool]], draws: int) -> Inte
     """
     one, other = (share_of(sum(pair[arm] for pair in pairs), len(pairs), draws) for arm in (0, 1))
     lower, upper = ((other.value - other.low, one.high - one.value), (other.high - other.value, one.value - one.low))
-    phi, value = _correlation(pairs), other.value - one.value
-    low, high = (math.sqrt(max(a * a - 2 * phi * a * b + b * b, 0.0)) for a, b in (lower, upper))
-    return Interval(value, value - low, value + high)
-
-
-def _correlation(pairs: Sequence[tuple[bool, bool]]) -> float:
-    """φ of a table of two by two, with the correction for continuity of Newcombe's method."""
     both, first, second, neither = (
         sum(pair == cell for pair in pairs) for cell in ((True, True), (True, False), (False, True), (False, False))
     )
     product = math.prod((both + first, second + neither, both + second, first + neither))
     excess = float(both * neither - first * second)
     excess = max(excess - len(pairs) / 2, 0.0) if excess > 0 else excess
-    return excess / math.sqrt(product) if product else 0.0
+    phi, value = (excess / math.sqrt(product) if product else 0.0), other.value - one.value
+    low, high = (math.sqrt(max(a * a - 2 * phi * a * b + b * b, 0.0)) for a, b in (lower, upper))
+    return Interval(value, value - low, value + high)
 
 
 def geomean(ratios: Sequence[float]) -> float:

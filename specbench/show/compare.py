@@ -43,7 +43,6 @@ def cells_of(row: Finding) -> tuple[str, ...]:
 
 
 def sentence_of(row: Finding) -> str:
-    """A row as part of a sentence."""
     change = "" if row.change is None else percent(row.change)
     return " ".join(filter(None, (clean(row.cell, 300), row.metric, change, clean(row.detail, 400))))
 
@@ -67,7 +66,6 @@ def summary(result: Comparison) -> str:
 
 
 def table(result: Comparison, confidence: float) -> Group:
-    """For the terminal; `confidence` as a share."""
     texts = [number for number, name in enumerate(HEADER) if name in {"cell", "metric", "outcome"}]
     styles = [STYLES.get(row.outcome, "dim") for row in result.findings]
     drawn = framed(HEADER, list(map(cells_of, result.findings)), texts, texts, styles, keys=2)
@@ -144,13 +142,15 @@ def history(run: Sequence[Record]) -> str:
             value = record.number(metric)
             if math.isfinite(value):
                 point = {"name": f"{_harmless(match.cell)} {metric}", "unit": unit, "value": value}
-                points.append({**point, **_range(record, metric), "extra": f"prompts {_harmless(record['prompts'])}"})
+                low, high = (record.number(metric + end) for end in ("_low", "_high"))
+                points.append(
+                    {
+                        **point,
+                        **({"range": f"± {(high - low) / 2:.3g}"} if math.isfinite(high - low) else {}),
+                        "extra": f"prompts {_harmless(record['prompts'])}",
+                    }
+                )
     return json.dumps(points, indent=2) + "\n"
-
-
-def _range(record: Record, metric: str) -> dict[str, str]:
-    low, high = (record.number(metric + end) for end in ("_low", "_high"))
-    return {"range": f"± {(high - low) / 2:.3g}"} if math.isfinite(high - low) else {}
 
 
 def _harmless(text: str) -> str:

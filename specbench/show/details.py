@@ -280,7 +280,6 @@ def several(rows: Sequence[Row]) -> list[Row]:
 
 
 def of_cell(row: Row, categories: Sequence[Row]) -> list[Row]:
-    """The category rows of one cell."""
     return [one for one in categories if text_in(one, "cell") == text_in(row, "cell")]
 
 

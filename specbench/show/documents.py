@@ -154,7 +154,6 @@ def _number(value: float | None, form: str) -> str:
 
 
 def noise_markdown(cells: Sequence[Sequence[str]]) -> str:
-    """The grid as a Markdown table."""
     heading, *lines = [[text.replace("|", "\\|") for text in line] for line in cells]
     return "\n".join(markdown_table(heading, lines, "l" + "r" * (len(heading) - 1))) + "\n"
 
@@ -229,7 +228,6 @@ def certificate_notes(found: Certificate) -> list[str]:
 
 
 def sentence(check: Check) -> str:
-    """A check with all its details."""
     numbers = f": {number(check.found)}, limit {number(check.limit)}" if check.found is not None else ""
     return f"{check.name}{f' of {check.method}' if check.method else ''}{numbers} ({check.detail})"
 
@@ -260,7 +258,6 @@ def word(value: object) -> str:
 
 
 def certificate_summary(found: Certificate) -> str:
-    """The answer in one sentence."""
     counts = {name: sum(check.outcome == name for check in found.checks) for name in ("ok", "numeric", "lossy")}
     fine = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     if found.failed:
@@ -302,7 +299,6 @@ def print_design(rows: Sequence[Row], style: Format) -> None:
 
 
 def title(rows: Sequence[Row]) -> str:
-    """The title of the table."""
     return (
         "Shapes within each parameter budget (1M-2x128: 1M, 2 layers, width 128; counted are "
         f"{COUNTED[rows[0]['budget_counts']]}), the fastest measured one first; predicted and measured: "
@@ -311,7 +307,6 @@ def title(rows: Sequence[Row]) -> str:
 
 
 def line(row: Row) -> dict[str, Any]:
-    """A row for readers."""
     return {
         "shape": text_in(row, "name"),
         "depth": text_in(row, "layers"),
@@ -333,6 +328,5 @@ def line(row: Row) -> dict[str, Any]:
 
 
 def spread(row: Row, column: str, bounds: tuple[str, str], form: str) -> str:
-    """A number with its bounds."""
     value, low, high = (formatted(number_in(row, name), form) for name in (column, *bounds))
     return value if NOTHING in (low, high) else f"{value} [{low}, {high}]"

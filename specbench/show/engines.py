@@ -187,7 +187,6 @@ def print_requests(rows: Rows, limits: Mapping[str, float], style: Format) -> No
 
 
 def sentence_of(row: Mapping[str, Any]) -> str:
-    """The answer for one load."""
     leaning = f" (leaning {row['leaning']})" if row["answer"] == "PROVISIONAL" else ""
     doubts = f"; {row['doubts']}" if row["doubts"] else ""
     more = f"; about {counted(row['prompts_to_settle'], 'prompt')} would settle it" if row["prompts_to_settle"] else ""
@@ -273,14 +272,12 @@ class Side:
 
 
 def table_of(title: str, keys: Sequence[str], shown: Sequence[str], lines: Lines, **more: Any) -> Table:
-    """A table with a line for every side."""
     names = len(keys) + 1
     found = [[*side.load, side.name, *texts] for side, texts in lines]
     return Table(title, [*keys, "arm", *shown], found, left=names, keys=names, **more)
 
 
 def latencies(sides: Sequence[Side], keys: Sequence[str]) -> Table:
-    """Percentiles of all times."""
     shown = [(f"{label}\n{point}", f"{name}_{point}_ms") for name, label in TIMES.items() for point in POINTS]
     lines = [(side, [side.text(column) for _, column in shown]) for side in sides]
     return table_of("requests · latency in milliseconds", keys, [label for label, _ in shown], lines, legend=LEGEND)

@@ -94,7 +94,6 @@ class Fitted:
         yield from (whole if natural <= options.max_width else self).fitted(around, console, options)
 
     def spans(self, console: Console, options: ConsoleOptions) -> list[ColumnWidths]:
-        """The widths of all columns."""
         easy = READ if self.records else FOLDED
         return [widths_of(column, n < self.keys, easy, console, options) for n, column in enumerate(self.table.columns)]
 
@@ -175,7 +174,6 @@ def squeezed(spans: Sequence[ColumnWidths], room: int) -> list[int]:
 
 
 def part(table: Table, columns: Sequence[int], widths: Sequence[int], title: TextType | None) -> Table:
-    """Some columns of a table, each of the given width."""
     made, chosen = copy(table), [table.columns[index] for index in columns]
     made.columns, made.rows, made.title = [], [], title
     for old, width in zip(chosen, widths, strict=True):

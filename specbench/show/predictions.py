@@ -73,7 +73,6 @@ def print_predictions(groups: Sequence[list[Prediction]], style: Format) -> None
 
 
 def print_measured(cells: list[Measured], style: Format) -> None:
-    """One table of all cells."""
     header = tuple(field.name.replace("_", " ") for field in fields(Measured))
     lines = [tuple(map(text, astuple(cell))) for cell in cells]
     table = Numbers("measured and predicted speedup", header, lines, "", keys=3)

@@ -56,7 +56,6 @@ class Table:
         return Group(title, *map(Text, self.above), Fitted(table, self.keys), *map(Text, below))
 
     def markdown(self) -> str:
-        """The table as Markdown."""
         lines = [[*map(literal, line[: self.keys]), *line[self.keys :]] for line in self.lines]
         align = "l" * self.left + "r" * (len(self.header) - self.left)
         found = paragraphs([f"**{literal(self.title.strip())}**", *map(literal, self.above)])
@@ -66,7 +65,6 @@ class Table:
         return "\n".join(found) + "\n"
 
     def labels(self) -> list[str]:
-        """The labels of the columns, each on one line."""
         return list(map(unbroken, self.header))
 
 

@@ -59,7 +59,6 @@ def settings_line(view: TokenView) -> str:
 
 
 def counted(view: TokenView) -> Iterator[tuple[Kind, int]]:
-    """The token kinds that occur, with their counts."""
     kinds = [t.kind for r in view.rounds for t in r.tokens]
     return ((kind, kinds.count(kind)) for kind in MEANING if kind in kinds)
 

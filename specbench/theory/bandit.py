@@ -47,7 +47,6 @@ class Bandit:
     seen: list[Decoded] = field(default_factory=list)
 
     def choose(self) -> Arm:
-        """The arm of the next turn."""
         known = {one.arm for one in timed(self.seen)}
         if unknown := [arm for arm in self.arms if arm not in known]:
             return unknown[0]

@@ -33,7 +33,6 @@ class Engine:
     slots: int
 
     def step(self, rows: int) -> float:
-        """Seconds of a step with this many rows."""
         for (low, before), (high, after) in pairwise(self.seconds):
             if low <= rows <= high:
                 return before + (after - before) * (rows - low) / (high - low)

@@ -1,8 +1,7 @@
 """The formulas of speculative decoding: tokens per round, speedup, operations. Nothing is
-rounded here. Best K: `optimum`; trees: `sequoia`; nested speculation: `nested_costs`.
+rounded here. Best K and trees: `optimum`; nested speculation: `nested_costs`.
 
-Leviathan = Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv
-2211.17192. PEARL = Liu et al., arXiv 2408.11850. SSD = "speculative speculative decoding", arXiv 2603.03251.
+Leviathan = Leviathan, Kalman, Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192.
 """
 
 import math
@@ -73,20 +72,6 @@ def speedup_calibrated(alphas: Sequence[float], k: int, c: float, v: float = 1.0
     round_cost = k * c + v + overhead
     check_round_cost("Kc + v + overhead", round_cost)
     return expected_tokens_by_position(alphas) / round_cost
-
-
-def speedup_while_verifying(tokens: float, drafting: float, v: float, hit: float, overhead: float = 0.0) -> float:
-    """Speedup with the draft on a second device: E / (h·max(D, v) + (1 − h)(v + D) + overhead). PEARL §4, SSD.
-
-    tokens: E; drafting: D, all drafts of a round; hit: h, the share of rounds whose draft was made during
-    the pass before: α^(K+1) if a greedy draft continues with its own likeliest text. ValueError as above.
-    """
-    check_cost("drafting", drafting)
-    check_cost("v", v)
-    check_share("hit", hit)
-    cost = hit * max(drafting, v) + (1 - hit) * (v + drafting) + overhead
-    check_round_cost("its costs", cost)
-    return tokens / cost
 
 
 def operations(alpha: float, k: int, c_hat: float, at_once: bool = False) -> float:

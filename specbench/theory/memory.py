@@ -85,7 +85,6 @@ class Arm:
 
     @property
     def sizes(self) -> list[int]:
-        """The bytes of every cache."""
         return [network.cache(self.length, self.rows) for network in self.networks]
 
     @property

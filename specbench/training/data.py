@@ -157,8 +157,6 @@ class Source:
 
 @dataclass(frozen=True)
 class Sources:
-    """All sources of `--data`."""
-
     each: tuple[Source, ...]
 
     @property

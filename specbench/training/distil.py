@@ -18,8 +18,7 @@ from torch import Tensor
 
 from specbench.decoding.divergences import ForwardKL, divergence
 from specbench.decoding.types import point_mass
-from specbench.models.network.reduced import known_alone
-from specbench.models.network.sampling import Sampling
+from specbench.models.network.sampling import Sampling, known_alone
 from specbench.training.cache import TokenCache
 from specbench.training.evaluation import Judge, Progress, Trained
 from specbench.training.heads import HeadLesson

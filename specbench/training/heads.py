@@ -20,8 +20,7 @@ from specbench.decoding.types import point_mass
 from specbench.models.heads.parts import Borrowed
 from specbench.models.heads.taps import listening
 from specbench.models.network.passes import additive
-from specbench.models.network.reduced import known_alone
-from specbench.models.network.sampling import Sampling
+from specbench.models.network.sampling import Sampling, known_alone
 from specbench.training.cache import TokenCache
 from specbench.training.evaluation import Along, Figures, accepted, figures_of, held_out, sampled
 from specbench.training.learner import Batch

@@ -19,12 +19,12 @@ from specbench.models.checkpoints import reduced
 from specbench.models.checkpoints.check import context_length
 from specbench.models.checkpoints.reduced import MASK, OFFSETS, WEIGHT
 from specbench.models.heads.build import built
+from specbench.models.heads.eagle import ROUTER, hidden_first, module_config, parts
 from specbench.models.heads.medusa import KNOWN
-from specbench.models.heads.mtp import ROUTER, hidden_first, module_config, parts
 from specbench.models.heads.parts import Borrowed
 from specbench.models.heads.recognition import MIMO_PARTS, MTP_PREFIXES, SPECULATORS, Head, flat, renamed
 from specbench.models.network.passes import windows_of
-from specbench.models.network.reduced import SIZE, ReducedHead
+from specbench.models.network.sampling import SIZE, ReducedHead
 from specbench.models.network.skipping import layers_of
 from specbench.training.heads import Beside, Unrolled
 from specbench.training.start import LONGEST, in_dtype, rope_base

@@ -279,11 +279,7 @@ def with_own_layers(target: Any, kept: Sequence[int]) -> Any:
             setattr(text, name, [entries[index] for index in kept])
     text.num_hidden_layers = len(kept)
     prefix = next(name for name, module in target.named_modules() if module is layers)
-    return rebuilt(target, config, renumbered(target.state_dict(), prefix, kept))
-
-
-def renumbered(weights: Mapping[str, Tensor], prefix: str, kept: Sequence[int]) -> dict[str, Tensor]:
-    """The weights without those of dropped layers, the others numbered from 0 on."""
+    weights = target.state_dict()
     found = {name: weight for name, weight in weights.items() if not name.startswith(f"{prefix}.")}
     for place, index in enumerate(kept):
         own = f"{prefix}.{index}."
@@ -292,7 +288,7 @@ def renumbered(weights: Mapping[str, Tensor], prefix: str, kept: Sequence[int]) 
             for name, weight in weights.items()
             if name.startswith(own)
         }
-    return found
+    return rebuilt(target, config, found)
 
 
 def rebuilt(original: Any, config: Any, weights: Mapping[str, Tensor]) -> Any:

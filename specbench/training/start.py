@@ -16,7 +16,7 @@ from specbench.errors import UsageError
 from specbench.files import filling
 from specbench.models.checkpoints import reduced
 from specbench.models.checkpoints.check import context_length
-from specbench.models.network.reduced import ReducedHead
+from specbench.models.network.sampling import ReducedHead
 from specbench.wording import first_line
 
 LAST = "model.safetensors"  # its file appears last: if it exists, the others do
@@ -29,7 +29,16 @@ def save_draft(model: Any, folder: Path, dtype: torch.dtype | None = None) -> No
         with filling(folder, LAST) as scratch:
             kind = dtype or model.dtype
             transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-            model.save_pretrained(scratch, state_dict=weights_of(model, kind), max_shard_size=WHOLE)
+            head = model.get_output_embeddings()
+            found, cast = dict[str, Tensor](), dict[int, Tensor]()
+            cut = isinstance(head, ReducedHead)
+            own = {f"{name}.{part}" for name, one in model.named_modules() if one is head for part in ("weight", "ids")}
+            for name, tensor in model.state_dict().items():
+                if not (cut and name in own):
+                    found[name] = cast.setdefault(tensor.data_ptr(), in_dtype(tensor, kind))
+            if cut:
+                found |= {name: in_dtype(tensor, kind) for name, tensor in reduced.stored(head).items()}
+            model.save_pretrained(scratch, state_dict=found, max_shard_size=WHOLE)
             model.config.dtype = kind  # transformers has written the network's own dtype there
             model.config.save_pretrained(scratch)
             model.config.dtype = model.dtype
@@ -37,20 +46,6 @@ def save_draft(model: Any, folder: Path, dtype: torch.dtype | None = None) -> No
             (scratch / LAST).chmod((scratch / "config.json").stat().st_mode)
     except (OSError, SafetensorError) as error:
         raise UsageError(f"cannot write the draft to {folder}: {first_line(error)}") from error
-
-
-def weights_of(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The weights as in the file; tied weights are one tensor."""
-    head = model.get_output_embeddings()
-    found, cast = dict[str, Tensor](), dict[int, Tensor]()
-    cut = isinstance(head, ReducedHead)
-    own = {f"{name}.{part}" for name, one in model.named_modules() if one is head for part in ("weight", "ids")}
-    for name, tensor in model.state_dict().items():
-        if not (cut and name in own):
-            found[name] = cast.setdefault(tensor.data_ptr(), in_dtype(tensor, dtype))
-    if cut:
-        found |= {name: in_dtype(tensor, dtype) for name, tensor in reduced.stored(head).items()}
-    return found
 
 
 def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:

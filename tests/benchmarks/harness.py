@@ -25,7 +25,7 @@ from specbench.data.loading import load_prompts
 from specbench.data.prompts import Prompt
 from specbench.decoding.timing import clock_for
 from specbench.files import replace_text
-from specbench.measure.order import order_of
+from specbench.measure.group import order_of
 from specbench.models.checkpoints.description import resolve_device
 from specbench.results.machine import environment, load_average, now
 from specbench.results.named_runs import column_names, write_csv

@@ -32,7 +32,7 @@ from specbench.decoding.verifiers.rejection import Rejection, of_rank, siblings
 from specbench.measure.search import count_children
 from specbench.results.statistics import ratio_of_totals
 from specbench.spec import RunSpec
-from specbench.theory.sequoia import Search
+from specbench.theory.optimum import Search
 from tests.benchmarks import harness
 from tests.benchmarks.harness import Sheet, between, prompts_for, spec_of
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from specbench.jobs.training import design
+from specbench.jobs.training.design_results import DraftTimes, Speed, Spread
 from specbench.show.report import page as report_page
-from specbench.theory.design import DraftTimes, Speed, Spread
 from specbench.training.distil import Run
 from specbench.training.learner import DivergedError, Learner
 from tests.support.frontdoor import Command, Outcome

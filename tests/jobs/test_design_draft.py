@@ -9,11 +9,10 @@ import pytest
 from transformers import LlamaConfig
 
 from specbench.errors import UsageError
-from specbench.jobs.training.design import speed_of, to_be_trained
-from specbench.jobs.training.design_results import findings, promising, short
+from specbench.jobs.training.design import findings, speed_of, to_be_trained
+from specbench.jobs.training.design_results import rising, short
 from specbench.metrics import RoundCounts, Trace
 from specbench.results.samples import Sample
-from specbench.theory.design import rising
 from specbench.training.recipe import Recipe
 from tests.support.designs import (  # fmt: skip
     BUDGETS,
@@ -124,7 +123,7 @@ def test_who_cannot_pay_is_not_trained_but_for_the_deepest_of_a_budget() -> None
     times = speed(some)
     for one in some:
         share = seconds(one) / STEP
-        assert promising(one, times) == (times.break_even(one.name) is not None)
+        assert times.promises(one.name) == (times.break_even(one.name) is not None)
         assert times.break_even(one.name) == pytest.approx(share + 0.07)  # K = 1: 1 + α = c + 1.02 + 0.05
     chosen = to_be_trained(some, times)
     assert [one.shape.layers for one in chosen] == [1, 2, 4, 1, 2, 4]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specbench.judge.choice import MOST, Choice, best_choices, contenders, lookaheads, why_not
+from specbench.judge.candidates import MOST, Choice, best_choices, contenders, lookaheads, why_not
 from specbench.theory.formulas import expected_tokens
 
 K, ALPHA = 8, 0.7

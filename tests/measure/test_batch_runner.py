@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from specbench.measure.order import chunks, turns_of
+from specbench.measure.group import chunks, turns_of
 from specbench.measure.runner import measure
 from specbench.results import journal
 from specbench.results.folder import RunFolder

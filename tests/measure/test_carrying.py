@@ -12,8 +12,7 @@ from specbench.backends.base import Decode
 from specbench.backends.roles import carries, refuse_carrying
 from specbench.data.prompts import Prompt
 from specbench.errors import UsageError
-from specbench.measure.group import Past
-from specbench.measure.order import blocks_of
+from specbench.measure.group import Past, blocks_of
 from specbench.measure.runner import measure
 from specbench.metrics import Trace
 from specbench.results import journal

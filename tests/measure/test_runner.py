@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specbench.decoding.rounds import NonFiniteError
 from specbench.errors import UsageError
-from specbench.measure.order import seed_of
+from specbench.measure.group import seed_of
 from specbench.measure.runner import measure
 from specbench.results.cells import Losslessness
 from specbench.spec import RunSpec

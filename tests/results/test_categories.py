@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from specbench.results.categories import TIMED
-from specbench.results.cells import Cell
+from specbench.results.cells import TIMED, Cell
 from specbench.results.folder import RunFolder
 from specbench.results.samples import Sample
 from tests.support.measured import baseline_trace, cell, sample

@@ -9,9 +9,8 @@ from transformers import LlamaConfig
 
 from specbench.jobs.training.data import Source
 from specbench.jobs.training.design import Design, halved, to_be_trained
-from specbench.jobs.training.design_results import Candidate, Found
+from specbench.jobs.training.design_results import Candidate, DraftTimes, Found, Speed, Spread
 from specbench.results.cells import Cell
-from specbench.theory.design import DraftTimes, Speed, Spread
 from specbench.training.recipe import Recipe
 from tests.support.measured import cell, sample
 

@@ -9,8 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from specbench.theory.optimum import Costs
-from specbench.theory.sequoia import ROOT
+from specbench.theory.optimum import ROOT, Costs
 
 Shape = tuple["Shape", ...]  # the children of a node, each by its own children
 

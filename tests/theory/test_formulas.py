@@ -40,8 +40,6 @@ REFUSED = [
     (formulas.speedup, (0.5, 3, -0.1)), (formulas.speedup, (0.5, 3, math.inf)),
     (formulas.speedup_calibrated, ([0.5], 2, 0.1)), (formulas.speedup_calibrated, ([0.5], 1, 0.1, 1.0, -2.0)),
     (formulas.speedup_calibrated, ([0.5], 1, 0.1, -1.0, 5.0)), (formulas.operations, (0.5, 3, math.nan)),
-    (formulas.speedup_while_verifying, (3, -1, 1, 0.5)), (formulas.speedup_while_verifying, (3, 1, -1, 0.5)),
-    (formulas.speedup_while_verifying, (3, 1, 1, 1.5)), (formulas.speedup_while_verifying, (3, 0, 0, 1)),
     (formulas.accepted_per_drafted, (0.5, 0)), (optimum.pays, (0.5, -1)),
     (optimum.best_k, (0.5, 0.1, -1)), (optimum.near_best, (0.5, -1)), (optimum.break_even_alpha, (0, 0.1)),
     (optimum.alpha_from_tokens, (0.9, 3)), (optimum.alpha_from_tokens, (4.1, 3)),
@@ -223,19 +221,6 @@ def test_calibrated_speedup_by_hand() -> None:
     assert formulas.speedup_calibrated([0.8, 0.5], 2, 0.1, 1.2, 0.1) == pytest.approx(2.2 / 1.5)
     assert formulas.speedup_calibrated([0.8], 1, 0.1, 1.0, -0.02) == pytest.approx(1.8 / 1.08)
     assert formulas.speedup_calibrated([], 0, 0.1, 1.0, 0.0) == 1
-
-
-@pytest.mark.parametrize(
-    ("drafting", "v", "hit", "overhead", "cost"),
-    [
-        (0.8, 1.2, 0, 0, 2.0),  # in turn
-        (0.8, 1.2, 1, 0, 1.2),  # always ready: max(0.8, 1.2)
-        (0.8, 1.2, 0.5, 0.4, 2.0),  # 0.5 · 1.2 + 0.5 · 2.0 + 0.4
-        (1.5, 1.0, 0.5, 0, 2.0),  # 0.5 · 1.5 + 0.5 · 2.5: a hit waits for the rest of the draft
-    ],
-)
-def test_drafting_while_verifying_by_hand(drafting: float, v: float, hit: float, overhead: float, cost: float) -> None:
-    assert formulas.speedup_while_verifying(3, drafting, v, hit, overhead) == pytest.approx(3 / cost)
 
 
 @quick

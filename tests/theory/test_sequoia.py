@@ -24,7 +24,7 @@ from specbench.metrics import acceptance
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from specbench.theory import formulas, optimum
-from specbench.theory.sequoia import ROOT, Search, best_sizes
+from specbench.theory.optimum import ROOT, Search, best_sizes
 from tests.support.cases import quick_or_slow
 from tests.support.laws import EXACT, block_error, one_round, proposals
 from tests.support.tiny import network, path_to

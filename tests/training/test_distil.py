@@ -9,8 +9,7 @@ import torch
 
 from specbench.decoding.divergences import NAMES
 from specbench.errors import UsageError
-from specbench.models.network.reduced import known_alone, reduce_head
-from specbench.models.network.sampling import Sampling
+from specbench.models.network.sampling import Sampling, known_alone, reduce_head
 from specbench.training.cache import Example
 from specbench.training.distil import Kept, Pace, Run, pace
 from specbench.training.evaluation import Figures, Progress, Trained

@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 from specbench.errors import UsageError
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import Checkpoint
-from specbench.models.network.reduced import ReducedHead, reduce_head
+from specbench.models.network.sampling import ReducedHead, reduce_head
 from specbench.training import start
 from tests.support.checkpoints import CPU, WEIGHTS, llama
 from tests.support.families import CONFIGS

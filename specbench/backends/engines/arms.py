@@ -107,7 +107,6 @@ SIMULATED = {  # environment variables that replace acceptance, by engine
 
 
 def engine_of(spec: RunSpec) -> Engine:
-    """The server program of a spec."""
     return ENGINES[str(spec.backend)]
 
 

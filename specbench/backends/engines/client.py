@@ -274,7 +274,6 @@ class Client:
             raise self._lost(error, silence) from error
 
     def _place(self, path: str) -> httpx2.URL:
-        """The URL of a page."""
         with suppress(httpx2.InvalidURL, UnicodeError):  # a malformed host or port
             url = httpx2.URL(self.root)
             known = url.scheme in ("http", "https") and (url.port or 1) < 1 << 16 and PATH.fullmatch(url.path)

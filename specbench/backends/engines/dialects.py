@@ -240,7 +240,11 @@ def answer_of(stream: Iterator[str], began: float, url: str, most: int) -> Answe
             break
         now = time.perf_counter() - began
         try:
-            found.add(event_of(data, url), now)
+            event: Mapping[str, Any] = json.loads(data)
+            failed = event.get("error") or (event if event.get("object") == "error" else None)
+            if failed:
+                raise ServerError(f"{url}: the server ended the stream: {clean(failed, 200)}")
+            found.add(event, now)
         except (ValueError, TypeError, AttributeError, RecursionError):
             wrong = f"the stream holds {clean(data)!r}, which is not a completion"
             raise ServerError(f"{url}: {wrong}: is this another API?") from None
@@ -254,15 +258,6 @@ def answer_of(stream: Iterator[str], began: float, url: str, most: int) -> Answe
         return found.answer(most)
     except (ValueError, TypeError) as error:
         raise ServerError(f"{url}: an answer reports {clean(error)}: see the server's log") from None
-
-
-def event_of(data: str, url: str) -> Mapping[str, Any]:
-    """An event of a stream. ServerError if it is an error; ValueError or AttributeError if it is no object."""
-    event: Mapping[str, Any] = json.loads(data)
-    failed = event.get("error") or (event if event.get("object") == "error" else None)
-    if failed:
-        raise ServerError(f"{url}: the server ended the stream: {clean(failed, 200)}")
-    return event
 
 
 def pieces(text: str, tokens: int) -> tuple[int, ...]:

@@ -62,8 +62,6 @@ class Served(Protocol):
 
 
 class Engine(Protocol):
-    """An engine by its name."""
-
     name: ClassVar[str]
     about: ClassVar[str]  # how it is run, in a few words for the user
 

@@ -211,7 +211,6 @@ def printed(program: Path, option: str) -> str:
 
 
 def llama_version(program: Path) -> str:
-    """The version that the program reports."""
     found = SAYS.search(printed(program, "--version"))
     return f"llama.cpp {clean(found[1])}" if found else "an unknown version of llama.cpp"
 

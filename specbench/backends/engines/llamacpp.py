@@ -36,8 +36,6 @@ CACHES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}  # dtype of ke
 
 @dataclass(frozen=True)
 class LlamaCpp:
-    """llama.cpp through its server."""
-
     program: Path
     patience: tuple[float, float] = (OPENING, DECODING)
     name: ClassVar[str] = LLAMA_CPP

@@ -100,7 +100,6 @@ class Transformers:
         return run
 
     def call(self, spec: RunSpec, way: Way, longest: int) -> Call:
-        """A call on its own twins."""
         network, settings = self.inner.network, generate.settings_of(spec, self.inner.eos(spec))
         target = network("target")
         if way.kind == "plain" and self.tier == "compile":
@@ -138,28 +137,24 @@ def way_of(spec: RunSpec, pair: CheckedPair) -> Way:
         return PLAIN
     number, fields = parts.k(spec), parts.fields
     if isinstance(number, int) and parts.drafter == "ModelDrafter":
-        return from_model(spec, str(fields["model"]), number, pair)
+        name = str(fields["model"])
+        if name in pair.kept:
+            base, layers = pair.kept[name]
+            if base != "target" or layers != list(range(len(layers))) or shares(name) or name in pair.cuts:
+                raise UsageError(
+                    f"--backend transformers: its early exit drafts with the first layers of the target and a cache of "
+                    f"their own, and {name} is something else: {INSTEAD}"
+                )
+            return Way("early exit", number, layers=len(layers))
+        if pair.roles[name].head is not None:
+            return from_mtp(name, pair.roles[name], number, pair.roles["target"])
+        if name in pair.foreign:
+            refuse_vocabulary(spec, name, pair)
+            return Way("universal", number, name)
+        return Way("assisted", number, name)
     if isinstance(number, int) and fields.get("least", 1) == 1:
         return Way("lookup", number, ngram=fields.get("most", 3))
     raise no_method(NAME, spec, parts)
-
-
-def from_model(spec: RunSpec, name: str, k: int, pair: CheckedPair) -> Way:
-    """A chain from a model: a network, the first layers of the target, or one with another tokenizer."""
-    if name in pair.kept:
-        base, layers = pair.kept[name]
-        if base != "target" or layers != list(range(len(layers))) or shares(name) or name in pair.cuts:
-            raise UsageError(
-                f"--backend transformers: its early exit drafts with the first layers of the target and a cache of "
-                f"their own, and {name} is something else: {INSTEAD}"
-            )
-        return Way("early exit", k, layers=len(layers))
-    if pair.roles[name].head is not None:
-        return from_mtp(name, pair.roles[name], k, pair.roles["target"])
-    if name in pair.foreign:
-        refuse_vocabulary(spec, name, pair)
-        return Way("universal", k, name)
-    return Way("assisted", k, name)
 
 
 def from_mtp(name: str, role: Role, k: int, target: Role) -> Way:

@@ -49,7 +49,12 @@ class Vllm:
     )
 
     def start(self, spec: RunSpec, pair: CheckedPair, places: int) -> Start:
-        refuse_options(spec)
+        refuse_settings(VLLM, spec)
+        if "trust_remote_code" in of_engine(spec.engine_option, VLLM):
+            raise UsageError(
+                "--backend vllm: --engine-option vllm.trust_remote_code: --trust-remote-code alone decides whether "
+                f"code of a checkpoint runs: leave it out, or {INSTEAD}"
+            )
         refuse_files("target", pair)
         speculative = speculation(spec, pair)
         found = {
@@ -84,8 +89,6 @@ class Vllm:
 
 
 class Process(Child):
-    """An engine."""
-
     patience = DECODING
 
     def decode(
@@ -141,16 +144,6 @@ def variables(python: Path, llm: Mapping[str, Any]) -> dict[str, str]:
     threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     library = python.parent.parent / "lib" / "libiomp5.so"
     return {**alone, **QUIET, **threads, **({"LD_PRELOAD": str(library)} if library.exists() else {})}
-
-
-def refuse_options(spec: RunSpec) -> None:
-    """UsageError for settings and engine options that it does not support."""
-    refuse_settings(VLLM, spec)
-    if "trust_remote_code" in of_engine(spec.engine_option, VLLM):
-        raise UsageError(
-            "--backend vllm: --engine-option vllm.trust_remote_code: --trust-remote-code alone decides whether code of "
-            f"a checkpoint runs: leave it out, or {INSTEAD}"
-        )
 
 
 def speculation(spec: RunSpec, pair: CheckedPair) -> Mapping[str, Any] | None:

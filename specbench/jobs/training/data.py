@@ -23,8 +23,7 @@ from specbench.measure.plan import chat_settings, complete_backend
 from specbench.models.checkpoints import names
 from specbench.models.checkpoints.description import load_config
 from specbench.models.checkpoints.reduced import coverage, special_tokens
-from specbench.models.network.reduced import known_tokens
-from specbench.models.network.sampling import Sampling
+from specbench.models.network.sampling import Sampling, known_tokens
 from specbench.spec import BASELINE, RunSpec
 from specbench.training.cache import Example, Manifest, Origin, TokenCache, cached
 from specbench.training.data import Sources, sources

@@ -1,26 +1,194 @@
-"""Results of a design: a row for each shape, fits of latency and acceptance, and findings in sentences."""
+"""Results of a design: a row for each shape, and fits of latency, which grows with depth at equal parameters (Yan et
+al., arXiv 2402.01528), and of acceptance."""
 
+import itertools
+import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import product
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+from scipy.special import expit, logit
 
 from specbench.results import statistics
 from specbench.results.cells import Cell
 from specbench.results.statistics import Interval
-from specbench.theory import design, formulas
-from specbench.theory.design import AcceptanceFit, Choice, LatencyFit, Optimum, Speed, Spread
+from specbench.theory.formulas import expected_tokens
+from specbench.theory.optimum import Costs, break_even_alpha_of
 from specbench.training.start import Shape
-from specbench.wording import counted, finite_or_none, grouped, interval_text
 
 PROMISING = 0.9  # highest break-even α of a shape that is trained
-NEAR = 0.05  # tolerance for agreement of a fitted and a measured optimum, as the optimum is flat
+FEWEST = 4  # points for a fit of up to three unknowns: fewer leave no residual
+EDGE = 1e-4  # α is kept this far from 0 and 1, where its logit is infinite
 FINER = 4  # sizes evaluated by the formula between two budgets
 MEASURED = ("tokens_per_second", "speedup", "speedup_low", "speedup_high", "lossless", "status")
 TRAINED = ("trained_tokens", "alpha", "k", "tokens_per_round", "speedup_predicted", "tokens_per_second_predicted")
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of some measurements with their quartiles."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Spread":
+        return cls(*np.quantile([*values], [0.5, 0.25, 0.75]).tolist())
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best lookahead of a draft: its tokens per round (TAR), and its speedup."""
+
+    k: int
+    tokens: float
+    speedup: float
+
+
+@dataclass(frozen=True)
+class DraftTimes:
+    """Seconds per drafted token of one draft, and c, over the turns; seconds of first and later tokens of a round."""
+
+    token: Spread
+    c: Spread
+    first: float
+    later: float
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The measured times of a target and its drafts by name. step: seconds of a decode step of the target; verify[K],
+    overhead: of a round, in such steps; v: by lookahead, the target's pass over K + 1 tokens ÷ that over one."""
+
+    step: Spread
+    verify: tuple[float, ...]
+    overhead: float
+    v: Mapping[int, float]
+    drafts: Mapping[str, DraftTimes]
+    k_max: int
+
+    def rounds(self, first: float, later: float) -> tuple[float, ...]:
+        """The costs of rounds with 1..k_max tokens, of a draft with these seconds for first and later tokens."""
+        step = self.step.value
+        return Costs(first / step, later / step, self.verify, self.overhead).rounds(self.k_max)
+
+    def best(self, name: str, alpha: float) -> Choice:
+        return best_choice(alpha, self.rounds(self.drafts[name].first, self.drafts[name].later))
+
+    def break_even(self, name: str) -> float | None:
+        """The α above which some lookahead pays; None if none does."""
+        return break_even_alpha_of((1.0, *self.rounds(self.drafts[name].first, self.drafts[name].later)))
+
+    def promises(self, name: str) -> bool:
+        even = self.break_even(name)
+        return even is not None and even <= PROMISING
+
+
+def best_choice(alpha: float, rounds: Sequence[float]) -> Choice:
+    """The lookahead with the greatest E(α, K) ÷ cost of a round, by their costs from K = 1 on;
+    its speedup is below 1 if none pays. ValueError if alpha is outside [0, 1]."""
+    choices = [Choice(k, t := expected_tokens(alpha, k), t / cost) for k, cost in enumerate(rounds, 1)]
+    return max(choices, key=lambda choice: choice.speedup)
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Which points (cost, gain) are on the Pareto front: no other one is as cheap and as good, and better in one."""
+    return [not any(c <= cost and g >= gain and (c, g) != (cost, gain) for c, g in points) for cost, gain in points]
+
+
+def rising(spreads: Sequence[Spread]) -> str:
+    """Whether the medians rise with depth, in words; a fall counts if the quartiles are disjoint."""
+    steps = list(itertools.pairwise(spreads))
+    if all(a.value < b.value for a, b in steps):
+        return "rises with depth"
+    level = all(a.low <= b.high for a, b in steps)
+    return "does not fall with depth beyond its spread" if level else "does NOT rise with depth"
+
+
+@dataclass(frozen=True)
+class LatencyFit:
+    """Seconds per drafted token = fixed + per_layer · layers + per_parameter · parameters, by least squares of
+    relative errors, with no coefficient below zero. residual: their root mean square; worst: the largest."""
+
+    fixed: float
+    per_layer: float
+    per_parameter: float
+    residual: float
+    worst: float
+    points: int
+
+    def at(self, layers: int, parameters: float) -> float:
+        return self.fixed + self.per_layer * layers + self.per_parameter * parameters
+
+
+def fit_latency(layers: Sequence[int], parameters: Sequence[float], seconds: Sequence[float]) -> LatencyFit | None:
+    """The fit to some shapes. A constant column becomes part of `fixed`; None for fewer than four."""
+    if len(seconds) < FEWEST:
+        return None
+    columns = varying(layers, parameters) / np.asarray(seconds)[:, None]
+    scale = np.abs(columns).max(0)
+    scale[scale == 0] = 1.0  # a constant column
+    found = nnls(columns / scale, np.ones(len(columns)))[0] / scale
+    errors = columns @ found - 1
+    fixed, per_layer, per_parameter = found.tolist()
+    return LatencyFit(fixed, per_layer, per_parameter, rms(errors), float(np.abs(errors).max()), len(columns))
+
+
+@dataclass(frozen=True)
+class AcceptanceFit:
+    """logit α = constant + by_parameters · ln parameters + by_layers · ln layers + by_tokens · ln training tokens:
+    a description of the trained shapes, not a theory. residual: the root mean square of α's error."""
+
+    constant: float
+    by_parameters: float
+    by_layers: float
+    by_tokens: float
+    residual: float
+    points: int
+
+    def at(self, layers: int, parameters: float, tokens: float) -> float:
+        by = self.by_parameters * math.log(parameters) + self.by_layers * math.log(layers)
+        return float(expit(self.constant + by + self.by_tokens * math.log(tokens)))
+
+
+def fit_acceptance(
+    layers: Sequence[int], parameters: Sequence[float], tokens: Sequence[float], alphas: Sequence[float]
+) -> AcceptanceFit | None:
+    """The fit to some trained shapes; None for fewer than five."""
+    if len(alphas) <= FEWEST:
+        return None
+    a, columns = np.clip(alphas, EDGE, 1 - EDGE), varying(*map(np.log, (parameters, layers, tokens)))
+    found = np.linalg.lstsq(columns, logit(a), rcond=None)[0]
+    constant, by_parameters, by_layers, by_tokens = found.tolist()
+    error = rms(expit(columns @ found) - a)
+    return AcceptanceFit(constant, by_parameters, by_layers, by_tokens, error, len(a))
+
+
+def varying(*values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """[n, 1 + columns]: ones, and the values; zeros for constant ones, which carry no information."""
+    return np.stack([np.ones(len(values[0])), *(np.asarray(c) * bool(np.ptp(c)) for c in values)], 1)
+
+
+def rms(errors: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.mean(errors**2)))
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """A shape's prediction by the formula, from the fits alone, whether measured or not."""
+
+    layers: int
+    parameters: float
+    alpha: float
+    c: float
+    choice: Choice
 
 
 @dataclass(frozen=True)
@@ -48,11 +216,6 @@ def short(number: int) -> str:
         if number >= size:
             return f"{number / size:.4g}{unit}"
     return str(number)
-
-
-def promising(one: Candidate, speed: Speed) -> bool:
-    even = speed.break_even(one.name)
-    return even is not None and even <= PROMISING
 
 
 @dataclass(frozen=True)
@@ -115,15 +278,13 @@ class Found:
 
     @cached_property
     def compared(self) -> dict[str, Row]:
-        """The trained shapes after the first rung, at the best lookahead of the best one.
-
-        All have learned equally many tokens. On the front, no other shape is as cheap and accepted as often.
-        """
+        """The trained shapes after the first rung, so after equally many tokens, at the best lookahead of the best one.
+        On the front, no other shape is as cheap and accepted as often."""
         points = {name: (self.speed.drafts[name].c.value, known[self.steps[0]]) for name, known in self.alphas.items()}
-        best, on_front = self.rungs[0][0].name, design.front(list(points.values()))
+        best, on_front = self.rungs[0][0].name, front(list(points.values()))
         k = self.speed.best(best, points[best][1]).k
         return {
-            name: {"compared_k": k, "compared_tokens_per_round": formulas.expected_tokens(alpha, k), "on_front": on}
+            name: {"compared_k": k, "compared_tokens_per_round": expected_tokens(alpha, k), "on_front": on}
             for (name, (_, alpha)), on in zip(points.items(), on_front, strict=True)
         }
 
@@ -141,16 +302,14 @@ class Found:
     @cached_property
     def latency_fit(self) -> LatencyFit | None:
         some = [(one.shape.layers, one.parameters, self.speed.drafts[one.name].token.value) for one in self.candidates]
-        return design.fit_latency(*map(list, zip(*some, strict=True)))
+        return fit_latency(*map(list, zip(*some, strict=True)))
 
     @cached_property
     def acceptance_fit(self) -> AcceptanceFit | None:
         some = [
-            (one.shape.layers, one.parameters, tokens, alpha)
-            for one in self.candidates
-            for tokens, alpha in self.alphas.get(one.name, {}).items()
+            (o.shape.layers, o.parameters, *at) for o in self.candidates for at in self.alphas.get(o.name, {}).items()
         ]
-        return design.fit_acceptance(*map(list, zip(*some, strict=True)))
+        return fit_acceptance(*map(list, zip(*some, strict=True)))
 
     @cached_property
     def optimum_by_fits(self) -> Optimum | None:
@@ -158,119 +317,32 @@ class Found:
         depths, sizes = {one.shape.layers for one in self.candidates}, {one.parameters for one in self.candidates}
         count = FINER * max(len(sizes) - 1, 1)
         between = [min(sizes) * (max(sizes) / min(sizes)) ** (n / count) for n in range(count + 1)]
-        found = [self.by_fits(*shape) for shape in product(range(min(depths), max(depths) + 1), between)]
+        found = [self.by_fits(*shape) for shape in itertools.product(range(min(depths), max(depths) + 1), between)]
         return max((one for one in found if one is not None), key=lambda one: one.choice.speedup, default=None)
 
     def by_fits(self, layers: int, parameters: float) -> Optimum | None:
-        """The prediction for a shape; None without fits."""
+        """The prediction for a shape after all training tokens; None without both fits."""
         if self.latency_fit is None or self.acceptance_fit is None:
             return None
-        return design.fitted(self.latency_fit, self.acceptance_fit, self.speed, (layers, parameters), self.steps[-1])
+        seconds = self.latency_fit.at(layers, parameters)
+        alpha, rounds = self.acceptance_fit.at(layers, parameters, self.steps[-1]), self.speed.rounds(seconds, seconds)
+        return Optimum(layers, parameters, alpha, seconds / self.speed.step.value, best_choice(alpha, rounds))
 
     @property
     def document(self) -> dict[str, Any]:
-        """The content of design.json: rows, the fits and their optimum as dataclasses, the target's costs."""
-        speed, fits = self.speed, ("latency_fit", "acceptance_fit", "optimum_by_fits")
-        orders = [[one.name for one in rung] for rung in self.rungs]
+        """The content of json: rows, the fits and their optimum as dataclasses, the target's costs."""
+        speed, step = self.speed, self.speed.step.value
+        rungs = zip(self.steps, self.rungs, strict=True)
         return {
             "shapes": self.rows,
-            **{name: getattr(self, name) for name in fits},
-            "target": {
-                "step_ms": 1000 * speed.step.value,
-                "v": speed.v,
-                "verify": speed.verify,
-                "overhead": speed.overhead,
-            },
-            "rungs": [{"tokens": tokens, "order": order} for tokens, order in zip(self.steps, orders, strict=True)],
+            **{name: getattr(self, name) for name in ("latency_fit", "acceptance_fit", "optimum_by_fits")},
+            "target": {"step_ms": 1000 * step, "v": speed.v, "verify": speed.verify, "overhead": speed.overhead},
+            "rungs": [{"tokens": tokens, "order": [one.name for one in rung]} for tokens, rung in rungs],
         }
 
-
-def findings(found: Found) -> list[str]:
-    """The findings, one sentence each: the target, depth, the fits, the optimum, the best draft."""
-    speed = found.speed
-    passes = ", ".join(f"{v:.2f}× at K {k}" for k, v in speed.v.items())
-    step = (
-        f"a step of the target takes {milliseconds(speed.step, ' ms')}; its pass over K + 1 tokens, in passes over one "
-        f"(v): {passes}"
-    )
-    return [step, *depth_lines(found), *fit_lines(found), *optimum_lines(found), *best_lines(found)]
-
-
-def milliseconds(time: Spread, unit: str = "") -> str:
-    return f"{1000 * time.value:.3g}{unit} [{1000 * time.low:.3g}, {1000 * time.high:.3g}]"
-
-
-def depth_lines(found: Found) -> list[str]:
-    """Whether latency rises with depth at equal parameters, for every budget with several depths."""
-    lines = []
-    for some in grouped(found.candidates, lambda one: one.budget):
-        ordered = sorted(some, key=lambda one: one.shape.layers)
-        times = [found.speed.drafts[one.name].token for one in ordered]
-        depths, shown = ", ".join(str(one.shape.layers) for one in ordered), ", ".join(map(milliseconds, times))
-        if len(some) > 1:
-            lines.append(
-                f"{short(some[0].budget)} parameters: the latency {design.rising(times)}: {shown} ms per token "
-                f"at {depths} layers (quartiles)"
-            )
-    return lines
-
-
-def fit_lines(found: Found) -> list[str]:
-    lines = []
-    if (time := found.latency_fit) is not None:
-        lines.append(
-            f"latency ≈ {1000 * time.fixed:.3g} ms + {1000 * time.per_layer:.3g} ms per layer + "
-            f"{1e9 * time.per_parameter:.3g} ms per million parameters; error {time.residual:.1%} (root mean square), "
-            f"at most {time.worst:.1%}, over {counted(time.points, 'shape')}"
-        )
-    if (gain := found.acceptance_fit) is not None:
-        lines.append(
-            f"logit α ≈ {gain.constant:.3g} {gain.by_parameters:+.3g} ln parameters {gain.by_layers:+.3g} ln layers "
-            f"{gain.by_tokens:+.3g} ln tokens; error of α {gain.residual:.3f} over "
-            f"{counted(gain.points, 'trained draft')}"
-        )
-    return lines
-
-
-def optimum_lines(found: Found) -> list[str]:
-    """The optimum by the fits next to the measured one, with their agreement."""
-    one, best = found.optimum_by_fits, found.best
-    same = found.by_fits(best["layers"], best["parameters"])
-    if one is None or same is None:
-        return ["too few shapes were timed or trained for fits, and so for an optimum by the formula"]
-    agree = same.choice.speedup >= (1 - NEAR) * one.choice.speedup
-    return [
-        f"best by the fits and the formula: {counted(one.layers, 'layer')} and {short(round(one.parameters))} "
-        f"parameters, {one.choice.speedup:.2f}× at K {one.choice.k}; best "
-        f"{'measured' if best['status'] == 'ok' else 'predicted, nothing being measured,'}: {best['name']}, for which "
-        f"they give {same.choice.speedup:.2f}×: {'they agree' if agree else 'they DISAGREE'}"
-    ]
-
-
-def best_lines(found: Found) -> list[str]:
-    """The best shape against the deepest of its budget, in measured tokens per second; which one to train further."""
-    best, lines = found.best, []
-    measured = best["status"] == "ok"
-    others = [row for row in found.rows if row["budget"] == best["budget"] and row["status"] == "ok"]
-    deep = max(others, key=lambda row: int(row["layers"]), default=best)
-    if deep is not best:
-        gain = found.gain(best["name"], deep["name"])
-        lines.append(
-            f"{best['name']} decodes {best['tokens_per_second']:.1f} tokens/s, {gain.value:.2f}× "
-            f"{interval_text(finite_or_none(gain.low), finite_or_none(gain.high))} those of {deep['name']}, the "
-            f"deepest of its budget that was trained as long ({deep['tokens_per_second']:.1f} tokens/s)"
-        )
-    elif len(others) > 1:
-        lines.append(f"{best['name']} is the deepest of its budget that was measured")
-    if not any(promising(one, found.speed) for one in found.candidates):
-        return [*lines, f"no shape pays below α = {PROMISING} here; the best of them is {best['name']}"]
-    value, word = (best["speedup"], "measured") if measured else (best["speedup_predicted"], "predicted")
-    pays = "" if value > 1 else ", which does not pay yet"
-    return [*lines, f"train on {best['name']}: {value:.2f}× {word} at K {best['k']}{pays}"]
-
-
-def command(found: Found, target: str, data: Sequence[str], generate: bool) -> str:
-    """The next command: training the best shape on more text."""
-    shape = [word for name in ("layers", "hidden", "intermediate") for word in (f"--{name}", str(found.best[name]))]
-    words = ["specbench", "train", "draft", "--target", target, *shape, *(w for name in data for w in ("--data", name))]
-    return shlex.join([*words, "--generate" if generate else "--as-it-is", "--output", "my-draft"])
+    def command(self, target: str, data: Sequence[str], generate: bool) -> str:
+        """The next command: training the best shape on more text."""
+        shape = [word for name in ("layers", "hidden", "intermediate") for word in (f"--{name}", str(self.best[name]))]
+        texts = [word for name in data for word in ("--data", name)]
+        end = ["--generate" if generate else "--as-it-is", "--output", "my-draft"]
+        return shlex.join(["specbench", "train", "draft", "--target", target, *shape, *texts, *end])

@@ -19,7 +19,7 @@ from specbench.models.checkpoints.reduced import most_frequent
 from specbench.models.heads import files
 from specbench.models.heads.recognition import WORDS, Head
 from specbench.models.network.passes import windows_of
-from specbench.models.network.reduced import SIZE, reduce_head
+from specbench.models.network.sampling import SIZE, reduce_head
 from specbench.training.heads import HeadLesson, Masked
 from specbench.training.new_heads import Asked, HeadKind, beginning, save_head
 from specbench.training.pruning import Keep, pruned

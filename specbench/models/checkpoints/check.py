@@ -46,7 +46,14 @@ def check_pair(
     """(the context of both models, NO_LIMIT if neither declares one; warnings). UnusableModelError, with the
     differences, for models that do not fit. `name` is the draft's role."""
     target, draft = _tokens(target_tokenizer), _tokens(draft_tokenizer)
-    _refuse_other_tokens(target, draft, name)
+    differing = _differing(target, draft)
+    if differing or not target.keys() & draft.keys():
+        shown = [f"{n} is {target[n]!r} in the target and {draft[n]!r} in the {name}" for n in differing[:3]]
+        raise UnusableModelError(
+            f"target and {name} have different tokenizers ({len(target)} and {len(draft)} tokens, {len(differing)} ids "
+            f"differ): {', '.join(shown) or 'no id in common'}; choose a draft of the target's family (the pairs in "
+            "configs/pairs.yaml) or a method without a draft model, such as prompt lookup"
+        )
     warnings = [
         *_unknown(target, draft, "target", name),
         *_unknown(draft, target, name, "target"),
@@ -77,17 +84,6 @@ def alike(target_tokenizer: "PreTrainedTokenizerBase", draft_tokenizer: "PreTrai
 
 def _differing(target: dict[int, str], draft: dict[int, str]) -> list[int]:
     return [number for number in sorted(target.keys() & draft.keys()) if target[number] != draft[number]]
-
-
-def _refuse_other_tokens(target: dict[int, str], draft: dict[int, str], name: str) -> None:
-    differing = _differing(target, draft)
-    if differing or not target.keys() & draft.keys():
-        shown = [f"{n} is {target[n]!r} in the target and {draft[n]!r} in the {name}" for n in differing[:3]]
-        raise UnusableModelError(
-            f"target and {name} have different tokenizers ({len(target)} and {len(draft)} tokens, {len(differing)} ids "
-            f"differ): {', '.join(shown) or 'no id in common'}; choose a draft of the target's family (the pairs in "
-            "configs/pairs.yaml) or a method without a draft model, such as prompt lookup"
-        )
 
 
 def _unknown(tokens: dict[int, str], other: dict[int, str], name: str, other_name: str) -> list[str]:

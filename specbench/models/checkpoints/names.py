@@ -287,7 +287,6 @@ def require(extra: str, what: str) -> None:
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from specbench.errors import UnusableModelError, UsageError
 from specbench.files import ASSETS, read_whole
-from specbench.models.network.reduced import SIZE, ReducedHead, put
+from specbench.models.network.sampling import SIZE, ReducedHead, put
 from specbench.wording import first_line
 
 WEIGHT, OFFSETS, MASK = "lm_head.weight", "d2t", "t2d"
@@ -186,7 +186,6 @@ class Cut:
 
     @property
     def source(self) -> str:
-        """The source of the counts."""
         return SHIPPED if self.file is None else self.file.name
 
     def kept(self, encode: Encode, width: int, always: Collection[int]) -> list[int]:

@@ -295,7 +295,6 @@ class Spelling:
 
 
 def spelling_of(tokenizer: Any) -> Spelling:
-    """The spelling of a tokenizer of transformers."""
     added = tokenizer.added_tokens_decoder.items()
     special = {number: one.content for number, one in added if one.special}
     special |= dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
@@ -325,7 +324,6 @@ def part_of(backend: Any, name: str) -> str:
 
 
 def spelled(token: str, kind: Kind) -> bytes:
-    """The bytes of a token of a vocabulary."""
     if kind == "bytes":
         return bytes(LETTERS[c] for c in token) if all(c in LETTERS for c in token) else token.encode()
     if kind == "spaces":

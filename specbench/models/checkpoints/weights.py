@@ -37,8 +37,6 @@ def unwatched(verb: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter and the checkpoint that it changes."""
-
     checkpoint: Checkpoint
     base: Checkpoint
 

@@ -215,8 +215,6 @@ def cut(found: Trace, frozen: bool = True) -> Plan:
 
 
 class Cutter:
-    """Cuts one function."""
-
     def __init__(self, graph: GraphModule, frozen: bool) -> None:
         self.graph, self.frozen = graph, frozen
         self.nodes = list(graph.graph.nodes)

@@ -6,9 +6,8 @@ from typing import Any
 from specbench.errors import UsageError
 from specbench.models.checkpoints.check import attempt
 from specbench.models.heads.dflash import DFlash, Pard, PEagle
-from specbench.models.heads.eagle import Eagle1, Eagle3
+from specbench.models.heads.eagle import Eagle1, Eagle3, Mtp
 from specbench.models.heads.medusa import Medusa
-from specbench.models.heads.mtp import Mtp
 from specbench.models.heads.parts import Borrowed, without_copies
 from specbench.models.heads.recognition import WORDS, Head, Kind
 from specbench.models.heads.recursive import Recursive

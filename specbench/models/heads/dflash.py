@@ -38,7 +38,7 @@ from specbench.models.heads.recognition import SPECULATORS, Head, part, renamed
 from specbench.models.heads.taps import reads
 from specbench.models.heads.together import Drafted, Parallel, Places, Seen, causal, everything, sliding
 from specbench.models.network.passes import windows_of
-from specbench.models.network.reduced import ReducedHead, known_tokens
+from specbench.models.network.sampling import ReducedHead, known_tokens
 
 MASKS = ("pard_token", "mask_token_id", "ptd_token_id")  # engines' names for the mask in config.json
 

@@ -20,7 +20,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3Rot
 from specbench.errors import UnusableModelError
 from specbench.models.checkpoints.reduced import MASK, OFFSETS, WEIGHT, refuse_wrong, tokens
 from specbench.models.heads.recognition import Head
-from specbench.models.network.reduced import SIZE, ReducedHead, cut
+from specbench.models.network.sampling import SIZE, ReducedHead, cut
 from specbench.wording import first_line, some
 
 

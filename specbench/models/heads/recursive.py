@@ -25,8 +25,6 @@ from specbench.models.network.sampling import Sampling
 
 @dataclass
 class Output:
-    """The output of a transformers network."""
-
     logits: Tensor
 
 

@@ -56,7 +56,16 @@ def boundaries(
         taken, rule = [id_ + 1 for id_ in ids], f"its config.json names the outputs of layers {_listed(ids)}"
     else:
         taken, rule = list(ids), "its config.json names them"
-    return Boundaries(_checked(taken, layers, count, rule), f"reads the target at boundaries {_listed(taken)}: {rule}")
+    if len(taken) != count:
+        raise UnusableModelError(
+            f"its fc reads {count} layers of the target, and there are {len(taken)} ({rule}): name them with {OPTION}"
+        )
+    if list(taken) != sorted(set(taken)) or taken[0] < 0 or taken[-1] > layers:
+        raise UnusableModelError(
+            f"it reads the boundaries {_listed(taken)} ({rule}), and a target of {layers} layers has 0 to {layers}: "
+            f"name others, in rising order, with {OPTION}, or give the target that it was trained with"
+        )
+    return Boundaries(tuple(taken), f"reads the target at boundaries {_listed(taken)}: {rule}")
 
 
 def reads(head: Head, target: Borrowed, width: int, override: Sequence[int] | None) -> Boundaries:
@@ -97,19 +106,6 @@ def _usual(meaning: Meaning, layers: int, count: int) -> list[int]:
     if meaning == "output":
         return [round(1 + i * (layers - 4) / (count - 1)) + 1 if count > 1 else layers // 2 + 1 for i in range(count)]
     return [2, layers // 2, layers - 3] if count == 3 else []
-
-
-def _checked(taken: Sequence[int], layers: int, count: int, rule: str) -> tuple[int, ...]:
-    if len(taken) != count:
-        raise UnusableModelError(
-            f"its fc reads {count} layers of the target, and there are {len(taken)} ({rule}): name them with {OPTION}"
-        )
-    if list(taken) != sorted(set(taken)) or taken[0] < 0 or taken[-1] > layers:
-        raise UnusableModelError(
-            f"it reads the boundaries {_listed(taken)} ({rule}), and a target of {layers} layers has 0 to {layers}: "
-            f"name others, in rising order, with {OPTION}, or give the target that it was trained with"
-        )
-    return tuple(taken)
 
 
 def _listed(ids: Sequence[int]) -> str:

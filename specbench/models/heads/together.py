@@ -24,8 +24,7 @@ from specbench.models.network.attention import for_groups
 from specbench.models.network.caches import OWN, Memory, RowStaticCache
 from specbench.models.network.causal import scores_of
 from specbench.models.network.passes import additive
-from specbench.models.network.reduced import proper_rows
-from specbench.models.network.sampling import Sampling
+from specbench.models.network.sampling import Sampling, proper_rows
 
 Seen = Callable[[Tensor, Tensor, int | None], Tensor]  # queries [B, q, 1], keys [B, 1, slots], window → bool
 

@@ -17,9 +17,8 @@ from specbench.models.network.attention import NAME, queries
 from specbench.models.network.caches import OWN, Memory, RowStaticCache
 from specbench.models.network.learning import Learning
 from specbench.models.network.passes import Composer, Pass, windows_of
-from specbench.models.network.reduced import known_tokens, proper_rows
 from specbench.models.network.retrieved import Retrieved
-from specbench.models.network.sampling import Ranks, Sampling
+from specbench.models.network.sampling import Ranks, Sampling, known_tokens, proper_rows
 from specbench.models.network.skipping import Skipped
 
 TEXTS = 512  # one-token sequences per pass, which has as many rows of logits

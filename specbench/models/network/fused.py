@@ -86,21 +86,6 @@ class Attention:
         return self.o_proj(found.reshape(rows, fed, -1)), None
 
 
-def common_of(part: Any, turns: Turns) -> SimpleNamespace:
-    """The data that an attention shares between passes. heads, groups: of queries, and of keys;
-    normed: whether both have norms; packed: whether their projections are one matrix."""
-    heads, groups = (layer.out_features // part.head_dim for layer in (part.q_proj, part.k_proj))
-    return SimpleNamespace(
-        turns=turns,
-        attend=ALL_ATTENTION_FUNCTIONS[part.config._attn_implementation],
-        about={"dropout": 0.0, "sliding_window": getattr(part, "sliding_window", None)},
-        heads=heads,
-        groups=groups,
-        normed=hasattr(part, "q_norm"),
-        packed=hasattr(part.q_proj, "whole"),
-    )
-
-
 class Mlp:
     """A gated MLP whose gate and up projections are in one tensor until they are multiplied."""
 
@@ -130,7 +115,17 @@ def fuse(network: nn.Module) -> None:
         if form is not None:
             part.__class__ = variant(form, type(part))  # type: ignore[arg-type]
         if form is Attention:
-            part.common = common_of(part, turns)
+            # heads, groups: of queries, and of keys; normed: both have norms; packed: one matrix projects both
+            heads, groups = (layer.out_features // part.head_dim for layer in (part.q_proj, part.k_proj))
+            part.common = SimpleNamespace(
+                turns=turns,
+                attend=ALL_ATTENTION_FUNCTIONS[part.config._attn_implementation],
+                about={"dropout": 0.0, "sliding_window": getattr(part, "sliding_window", None)},
+                heads=heads,
+                groups=groups,
+                normed=hasattr(part, "q_norm"),
+                packed=hasattr(part.q_proj, "whole"),
+            )
 
 
 @cache

@@ -20,7 +20,7 @@ from specbench.models.execution import int8_operators
 from specbench.models.execution.few_rows import Matrix, dtypes, settle
 from specbench.models.execution.machine import give_back
 from specbench.models.network.fused import fuse
-from specbench.models.network.reduced import ReducedHead
+from specbench.models.network.sampling import ReducedHead
 from specbench.models.network.skipping import shared_tensors
 from specbench.wording import grouped
 

@@ -22,9 +22,8 @@ from specbench.models.execution.compiled import Passes
 from specbench.models.network.caches import OWN, Memory
 from specbench.models.network.causal import TEXTS, Causal, scores_of
 from specbench.models.network.learning import Learning
-from specbench.models.network.reduced import known_tokens, proper_rows
 from specbench.models.network.retrieved import Retrieved
-from specbench.models.network.sampling import Sampling
+from specbench.models.network.sampling import Sampling, known_tokens, proper_rows
 from specbench.wording import first_line
 
 REPLAYED = 8  # accepted tokens in a pass with new ones; more of them are read by a separate pass, once for all

@@ -102,10 +102,6 @@ def obstacle(config: PreTrainedConfig, shape: Shape) -> str | None:
     for name in NEVER_FEWER:
         if (have := getattr(small, name)) > (room := getattr(shape, name)):
             return f"its {name} is {have}, more than the {room} of {shape.name}: choose a larger shape"
-    return _obstacle_of_sizes(small, shape)
-
-
-def _obstacle_of_sizes(small: Shape, shape: Shape) -> str | None:
     if shape.head_dim % small.head_dim:
         return f"the head_dim of {shape.name}, {shape.head_dim}, is no multiple of its {small.head_dim}"
     if (need := len(carried(small, shape))) > shape.num_key_value_heads:

@@ -180,7 +180,6 @@ def audit_part(path: Path) -> AuditPart:
 
 
 def mappings(value: Any) -> list[Mapping[str, Any]]:
-    """The mappings in a JSON list."""
     return [one for one in value[:MOST] if isinstance(one, dict)] if isinstance(value, list) else []
 
 

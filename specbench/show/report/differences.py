@@ -66,7 +66,6 @@ class Difference:
 
 
 def difference(one: Side, other: Side) -> Difference:
-    """Compare `other` with `one`."""
     names = [one.name, other.name] if one.name != other.name else [f"{one.name} (first)", f"{other.name} (second)"]
     before, after = one.records(), other.records()
     try:

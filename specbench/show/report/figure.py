@@ -206,7 +206,6 @@ class Sheet:
 
     @contextmanager
     def begun(self, height: float) -> Iterator[Picture]:
-        """The picture without axes."""
         with style():
             figure = Figure(figsize=(self.width, height), layout="constrained")
             figure.suptitle(self.title, x=0.01, horizontalalignment="left")

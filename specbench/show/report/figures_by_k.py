@@ -155,7 +155,6 @@ def across(curves: Sequence[Curve], y: float, **line: Any) -> None:
 
 
 def mean_of_all(rows: Sequence[Row], column: str) -> float:
-    """The mean of a column."""
     return sum(floats_in(rows, column)) / len(rows)
 
 
@@ -343,7 +342,13 @@ def over_contexts(rows: Sequence[Row]) -> list[Picture]:
     measured = [row for row in rows if math.isfinite(float_in(row, "speedup"))]
     if len({row["context"] for row in measured}) < 2:
         return []
-    return [*([speedup_map(measured)] if len(lookaheads(measured)) > 1 else []), speedup_lines(measured)]
+    found = {f"K = {lookahead(some[0])}": some for some in grouped(measured, lookahead)}
+    with in_powers(LINES, found, "context", tokens_said) as panel:
+        panel.axes.axhline(1, color=INK, linewidth=1)
+        for name, some, own in looks(found):
+            panel.line(some, ("context", "speedup"), context_tip, name, own, bars={"capsize": 3})
+        panel.legend(3)
+    return [*([speedup_map(measured)] if len(lookaheads(measured)) > 1 else []), panel.picture]
 
 
 def speedup_map(rows: Sequence[Row]) -> Picture:
@@ -370,17 +375,5 @@ def speedup_map(rows: Sequence[Row]) -> Picture:
 
 
 def context_tip(row: Row) -> str:
-    """A cell in words."""
     low, value, high = bounds(row)
     return f"{tokens_said(row['context'])} tokens, K = {lookahead(row)}: {value:.3f}× [{low:.3f}, {high:.3f}]"
-
-
-def speedup_lines(rows: Sequence[Row]) -> Picture:
-    """A line per lookahead."""
-    found = {f"K = {lookahead(some[0])}": some for some in grouped(rows, lookahead)}
-    with in_powers(LINES, found, "context", tokens_said) as panel:
-        panel.axes.axhline(1, color=INK, linewidth=1)
-        for name, some, own in looks(found):
-            panel.line(some, ("context", "speedup"), context_tip, name, own, bars={"capsize": 3})
-        panel.legend(3)
-    return panel.picture

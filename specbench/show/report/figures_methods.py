@@ -325,7 +325,6 @@ def acceptance_by_position(found: Lines, tested: Sequence[int]) -> Picture | Non
 
 
 def cell_by_position(panel: Panel, row: Row, name: str, own: Mapping[str, Any]) -> None:
-    """Draw the line of one cell."""
     places = [{"position": place, "accepted": value} for place, value in enumerate(positions(row), start=1)]
     columns, cell = ("position", "accepted"), text_in(row, "cell")
     panel.line(places, columns, lambda at: position_tip(name, *at.values()), name, own, cell=cell)

@@ -194,7 +194,6 @@ def reach(row: Row, column: str) -> list[float]:
 def one_cell(
     panel: Panel, rows: Sequence[Row], heights: Sequence[float], column: str, name: str, own: Mapping[str, Any]
 ) -> None:
-    """The markers of a cell, with their intervals."""
     x = panel.across(rows, heights, column, color=own["color"], elinewidth=1.2, capsize=2.5)
     panel.axes.plot([], [], linestyle="none", label=name, **own)
     tips = [f"{short(row['category'])}, {name}: {value(row, column)}, {row['prompts']} prompts" for row in rows]
@@ -202,7 +201,6 @@ def one_cell(
 
 
 def value(row: Row, column: str) -> str:
-    """A number with its interval."""
     shown, interval = cell_text(row, column), cell_text(row, f"{column}_interval")
     return shown if interval == NOTHING else f"{shown} [{interval}]"
 

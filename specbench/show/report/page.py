@@ -79,7 +79,6 @@ def write_report(
 
 
 def part_of(path: Path) -> Part:
-    """The report part of a folder."""
     if (path / AUDITED).is_file():
         return audit_part(path)
     return calibration_part(path) if (path / POINTS).is_file() else run_part(path)

@@ -158,7 +158,6 @@ def by_category(cells: Sequence[Cell], rows: Sequence[Row]) -> list[tuple[str, S
 
 
 def setting(row: Row, name: str) -> str:
-    """A setting with its value."""
     return f"{'T' if name == 'temperature' else name.replace('_', ' ')} {text_in(row, name) or '–'}"
 
 

@@ -14,8 +14,8 @@ import torch
 from specbench.errors import UsageError
 from specbench.models.checkpoints import reduced as cuts
 from specbench.models.checkpoints.reduced import SHIPPED, Cut, special_tokens
-from specbench.models.network import reduced
-from specbench.models.network.reduced import ReducedHead, reduce_head
+from specbench.models.network import sampling
+from specbench.models.network.sampling import ReducedHead, reduce_head
 from specbench.models.network.skipping import base_of, chosen, cut_of, with_layers
 from tests.laws.mutants import Patch, catches_patch, mutants
 from tests.laws.test_models_exact import chain_error, tree_error
@@ -148,7 +148,7 @@ def test_a_head_that_was_cut_is_cut_to_what_both_keep() -> None:
 
 # --- mutants ----------------------------------------------------------------------------------------------------------
 
-MOST, CUT = cuts.most_frequent, reduced.cut
+MOST, CUT = cuts.most_frequent, sampling.cut
 
 
 def in_place(head: Any, ids: Sequence[int], name: str) -> ReducedHead:
@@ -167,8 +167,8 @@ IN_A_FOLDER = test_the_most_frequent_tokens_of_a_text_are_kept, test_end_and_cha
 MUTANTS: dict[str, Patch] = {
     "keeps the rarest": (cuts, "most_frequent", lambda counts, *rest: MOST(-counts, *rest), IN_A_FOLDER[0]),
     "forgets the end of a text": (cuts, "most_frequent", lambda counts, size, _: MOST(counts, size), IN_A_FOLDER[1]),
-    "cuts the embedding too": (reduced, "cut", in_place, test_tied_embeddings_stay_whole),
-    "cuts a cut head by its places": (reduced, "cut", by_place, test_a_head_that_was_cut_is_cut_to_what_both_keep),
+    "cuts the embedding too": (sampling, "cut", in_place, test_tied_embeddings_stay_whole),
+    "cuts a cut head by its places": (sampling, "cut", by_place, test_a_head_that_was_cut_is_cut_to_what_both_keep),
 }
 
 

@@ -20,7 +20,7 @@ from specbench.models.checkpoints.divided import network_sizes
 from specbench.models.checkpoints.loading import load_model
 from specbench.models.checkpoints.names import Checkpoint, resolve
 from specbench.models.checkpoints.reduced import coverage, most_frequent, special_tokens
-from specbench.models.network.reduced import ReducedHead, reduce_head
+from specbench.models.network.sampling import ReducedHead, reduce_head
 from tests.support.checkpoints import CPU, WEIGHTS, llama, refusal_of
 from tests.support.families import CONFIGS
 from tests.support.frontdoor import Command

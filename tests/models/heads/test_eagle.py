@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specbench.models.heads.taps import whole_pass
-from specbench.models.network.reduced import known_tokens
+from specbench.models.network.sampling import known_tokens
 from tests.support import head_oracle as oracle
 from tests.support.checkpoints import refusal_of
 from tests.support.head_passes import head_of, in_pieces, module_of, random, tokens

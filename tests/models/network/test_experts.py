@@ -10,8 +10,8 @@ from specbench.decoding.decode import decode
 from specbench.decoding.methods import build
 from specbench.decoding.randomness import seeded
 from specbench.models.network.causal import Causal
-from specbench.models.network.experts import COLUMNS, Count, layers_with_experts, touched, v_of
 from specbench.models.network.sampling import Sampling
+from specbench.models.network.skipping import COLUMNS, Count, layers_with_experts, touched, v_of
 from tests.support.tiny import CPU, network
 
 V, K, NEW = 24, 3, 12

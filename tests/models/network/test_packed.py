@@ -17,7 +17,7 @@ from specbench.models.execution.few_rows import Matrix, dtypes, pays
 from specbench.models.heads.parts import Borrowed
 from specbench.models.network import packed
 from specbench.models.network.packed import PackedHead, PackedLinear, packable, twins
-from specbench.models.network.reduced import reduce_head
+from specbench.models.network.sampling import reduce_head
 from specbench.models.network.skipping import with_layers
 from specbench.spec import RunSpec
 from tests.support.heads import write_head

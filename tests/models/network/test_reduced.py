@@ -18,8 +18,7 @@ from specbench.decoding.verifiers.rejection import Rejection
 from specbench.errors import UsageError
 from specbench.models.network.causal import Causal
 from specbench.models.network.recurrent import Recurrent
-from specbench.models.network.reduced import ReducedHead, known_alone, reduce_head
-from specbench.models.network.sampling import Sampling
+from specbench.models.network.sampling import ReducedHead, Sampling, known_alone, reduce_head
 from tests.support.tiers import as_it_is, compiled, graphs, seen, whole
 from tests.support.tiny import CPU, context_of, difference, enumerate_law, network, oracle_law, worst
 

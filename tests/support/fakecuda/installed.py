@@ -22,7 +22,7 @@ from transformers.utils import import_utils
 
 from specbench.decoding import timing, tokens
 from specbench.models.execution.compiled import COMPILERS
-from specbench.models.network import learning, reduced
+from specbench.models.network import learning, sampling
 from tests.support.fakecuda import graphs, tensors
 from tests.support.fakecuda.machine import Machine
 from tests.support.fakecuda.tensors import Fake, dispatch
@@ -147,7 +147,7 @@ def simulated(count: int = 1) -> Iterator[Machine]:
         patch.setattr(torch, "Generator", Generator)
         patch.setattr(torch, "inference_mode", inference_mode)
         patch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
-        for module in (reduced, learning):  # they tell packed weights by their type
+        for module in (sampling, learning):  # they tell packed weights by their type
             patch.setattr(module, "Tensor", Fake)
         patch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")  # a dispatch mode is one of a thread
         torch.__future__.set_overwrite_module_params_on_conversion(True)

@@ -12,8 +12,7 @@ from specbench.decoding.types import point_mass
 from specbench.jobs.training.start import unused
 from specbench.models.heads.build import joined
 from specbench.models.network.causal import Causal
-from specbench.models.network.reduced import reduce_head
-from specbench.models.network.sampling import Sampling
+from specbench.models.network.sampling import Sampling, reduce_head
 from specbench.training.cache import Example
 from specbench.training.distil import Kept, pace
 from specbench.training.evaluation import Along, tokens_per_round

@@ -1,26 +1,27 @@
 """The design of drafts as numbers: the front, the fits on data that was made by them, and the optimum that follows."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specbench.theory import optimum as lookahead
-from specbench.theory.design import (  # fmt: skip
+from specbench.jobs.training.design_results import (  # fmt: skip
     AcceptanceFit,
     Choice,
+    Found,
     LatencyFit,
     Speed,
     Spread,
     best_choice,
     fit_acceptance,
     fit_latency,
-    fitted,
     front,
     rising,
 )
+from specbench.theory import optimum as lookahead
 
 points = st.lists(st.tuples(st.integers(0, 6).map(float), st.integers(0, 6).map(float)), min_size=1, max_size=12)
 SHAPES = [(layers, parameters) for parameters in (1e6, 2e6, 4e6) for layers in (1, 2, 4, 8)]
@@ -134,7 +135,8 @@ def test_where_layers_cost_and_buy_nothing_one_layer_is_the_best_and_the_reverse
     flat, deep = AcceptanceFit(0.5, 0, 0.0, 0, 0, 9), AcceptanceFit(0.0, 0, 0.6, 0, 0, 9)
 
     def optimum(*fits: Any) -> Any:
-        return max((fitted(*fits, speed, shape, 1e6) for shape in SHAPES), key=lambda one: one.choice.speedup)
+        known: Any = SimpleNamespace(latency_fit=fits[0], acceptance_fit=fits[1], speed=speed, steps=[1e6])
+        return max((Found.by_fits(known, *shape) for shape in SHAPES), key=lambda one: one.choice.speedup)
 
     assert optimum(dear, flat).layers == 1
     found = optimum(cheap, deep)
