@@ -100,7 +100,8 @@ for command in json.loads(sys.argv[1]):
         main()
     except SystemExit:
         pass
-    print("LOADED", *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+    loaded = {name.partition(".")[0] for name in sys.modules} | {"scipy.stats"} & sys.modules.keys()
+    print("LOADED", *sorted(loaded), file=sys.stderr)
 """
 
 
@@ -137,6 +138,17 @@ READING_COMMANDS = {
     "predict": ["predict", "--from-run", BASELINE],
     "report": ["report", BASELINE, "--output", "report.html"],
 }
+
+
+def test_help_draws_no_table_and_simulates_no_fleet() -> None:
+    found, _ = loaded_by(["--help"], ["run", "--help"], ["predict", "--help"])
+    assert not any(names & {"rich", "simpy", *HEAVY} for names in found)
+
+
+def test_a_list_of_runs_loads_no_scipy_stats() -> None:
+    (names,), out = loaded_by(["list", str(Path(BASELINE).parent)])
+    assert "baseline" in out
+    assert not names & {"scipy.stats", *TORCH, "pandas"}
 
 
 def test_a_wrong_name_is_refused_before_torch_is_loaded() -> None:

@@ -37,7 +37,6 @@ from specbench.measure.parsing import USUAL, with_lists
 from specbench.models.checkpoints import names
 from specbench.models.execution.compile_cache import BOUND, clear, files_of, place, size_of
 from specbench.models.scale.shapes import Shape, find, shapes
-from specbench.show.table import print_records
 from specbench.wording import clean, formatted, gigabytes, near
 
 BYTES = 2  # per weight in bfloat16
@@ -63,6 +62,8 @@ def list_models(given: Given) -> None:
 
     specbench run --target demo@llama-300m
     """
+    from specbench.show.table import print_records
+
     named = [{"name": name, **names.described(name)} for name in names.aliases()]
     grown = [shape_row(shape) for shape in shapes().values()]
     rows = [{"kind": "alias", **row} for row in named] + [{"kind": "shape", **row} for row in grown]
@@ -209,6 +210,8 @@ def cache(given: Given, clear_it: Clear = False) -> None:
 
     specbench cache --clear
     """
+    from specbench.show.table import print_records
+
     folder = place()
     if clear_it:
         typer.echo(f"deleted: {gigabytes(clear(folder))} in {folder}")
@@ -243,6 +246,8 @@ def methods(given: Given, names: Names = None) -> None:
 
     specbench methods --format json
     """
+    from specbench.show.table import print_records
+
     rows = [method_row(name) for name in names or shipped_methods()]
     if names or given["format"] != "table":
         print_records(rows, {"methods": rows}, given["format"])
@@ -280,6 +285,8 @@ def drafts(given: Given, target: OfTarget = None) -> None:
 
     specbench drafts --format json
     """
+    from specbench.show.table import print_records
+
     found = names.drafts_of(target or "")
     if not found:
         raise UsageError(f"no public draft of {clean(target)} is known{near(str(target), names.published())}")

@@ -13,8 +13,6 @@ import typer
 from specbench.cli.help import beginning, run_names
 from specbench.cli.options import OWN, PLAIN, Given, options, setting, settings_in
 from specbench.errors import UsageError
-from specbench.jobs import predict as job
-from specbench.jobs.predict import Servers
 from specbench.measure.parsing import items, parse_k_list, with_lists
 from specbench.results.named_runs import USUAL as USUAL_FOLDER
 from specbench.results.named_runs import found_run
@@ -364,6 +362,8 @@ def predict(
 
     specbench predict --hardware h100 --target llama-7b --alpha 0.7
     """
+    from specbench.jobs import predict as job
+
     style, settings = given["format"], settings_in(given)
     if hardware is not None:
         rates = {"c": c, "c-round": c_round, "c-hat": c_hat, "from-run": from_run, "fleet": fleet or None}
@@ -376,7 +376,7 @@ def predict(
     refuse("a pair is predicted on a device: add --hardware, such as h100 or cpu, or without one", settings)
     if fleet:
         others = {"alpha": alpha, "c": c, "c-round": c_round, "c-hat": c_hat, "k": k}
-        servers = Servers(devices or 1, slots, output_tokens, requests or 1000, price, seed or 0)
+        servers = job.Servers(devices or 1, slots, output_tokens, requests or 1000, price, seed or 0)
         job.start(run_of_fleet(from_run, others), arrivals or [], users or [], servers, style)
         return
     check_alone(arrivals, users, devices, slots, output_tokens, requests, price, seed)

@@ -28,8 +28,7 @@ from specbench.errors import UsageError
 from specbench.measure.parsing import parse_counts, parse_size
 from specbench.settings import declared, group
 from specbench.spec import RunSpec
-from specbench.training.data import HELP
-from specbench.training.recipe import Recipe
+from specbench.training.recipe import HELP, Recipe
 from specbench.wording import redact
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
-from scipy.stats import t as student
+from scipy.special import ndtri, stdtr, stdtrit
 
 from specbench.results.statistics import Tally, jackknife, two_sided
 
@@ -157,7 +156,7 @@ def chance(log: float, found: Estimate) -> float:
     """One-sided p of a change this large or larger under no change."""
     if found.error == 0:
         return 0.0 if log > 0 else 1.0
-    return float(student.sf(log / found.error, found.df))
+    return float(stdtr(found.df, -log / found.error))
 
 
 def _decision(trial: Trial, worse: float, better: float, level: float, trials: int) -> Decision:
@@ -193,7 +192,7 @@ def _outcome(trial: Trial, worse: bool, better: bool, reach: float) -> tuple[Out
 
 def quantile(tail: float, found: Estimate) -> float:
     """The one-sided quantile of noise on the log scale at this probability."""
-    return float(student.isf(tail, found.df)) * found.error if found.error else 0.0
+    return float(-stdtrit(found.df, tail)) * found.error if found.error else 0.0
 
 
 def relative(log: float) -> float:

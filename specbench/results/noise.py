@@ -26,7 +26,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from specbench import metrics
 from specbench.metrics import Trace, ratio
@@ -143,8 +142,10 @@ def drift(values: Sequence[float]) -> tuple[float, float]:
         return math.nan, math.nan
     if np.ptp(logs[turns]) < LEAST_SPREAD:
         return 0.0, 1.0
+    from scipy.stats import kendalltau  # scipy.stats takes 0.4 s, and most commands do not need it
+
     grown = _slope(logs[turns], turns) * (turns[-1] - turns[0])
-    return math.expm1(grown), float(stats.kendalltau(turns, logs[turns]).pvalue)
+    return math.expm1(grown), float(kendalltau(turns, logs[turns]).pvalue)
 
 
 def bimodality(values: Sequence[float]) -> float:
@@ -159,7 +160,9 @@ def bimodality(values: Sequence[float]) -> float:
     n = logs.size
     if n < FEWEST_VALUES or logs.std() < SAME_SPREAD:
         return math.nan
-    skewness, excess = stats.skew(logs, bias=False), stats.kurtosis(logs, bias=False)
+    from scipy.stats import kurtosis, skew
+
+    skewness, excess = skew(logs, bias=False), kurtosis(logs, bias=False)
     return float((skewness**2 + 1) / (excess + 3 * (n - 1) ** 2 / ((n - 2) * (n - 3))))
 
 
@@ -230,8 +233,10 @@ def _logs(values: Sequence[float] | Numbers) -> Numbers:
 
 def _slope(logs: Numbers, where: NDArray[Any]) -> float:
     """The median of the slopes of all pairs (Theil and Sen)."""
+    from scipy.stats import theilslopes
+
     with np.errstate(invalid="ignore"):  # from the slope's interval, which is not used, for equal values
-        return float(stats.theilslopes(logs, where).slope)
+        return float(theilslopes(logs, where).slope)
 
 
 def _thinned(places: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -20,13 +20,10 @@ from specbench.data.prompts import Prompt, PromptSet
 from specbench.data.sources import READERS, unpacked
 from specbench.errors import UsageError
 from specbench.files import PART
+from specbench.training.recipe import HELP
 from specbench.wording import clean, counted
 
 TEXT = "text:"
-HELP = (
-    "What is learned: a data set as --dataset takes it (code, humaneval, jsonl:FILE …), or files of text: text:FILE, "
-    "text:FOLDER, text:'FOLDER/**/*.md'. Repeatable."
-)
 PROSE = (".txt", ".text", ".md", ".markdown", ".rst", ".tex", ".html")
 CODE = (".py", ".js", ".ts", ".java", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".go", ".rb", ".php", ".sh", ".sql")
 MOST = 1_000_000  # files

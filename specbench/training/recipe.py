@@ -9,6 +9,10 @@ from specbench.settings import Setting
 
 Divergence = Literal["forward-kl", "reverse-kl", "jsd", "tv", "overlap", "hybrid"]  # from the teacher's rows
 Loss = Divergence | Literal["cross-entropy"]  # of the text alone
+HELP = (
+    "What is learned: a data set as --dataset takes it (code, humaneval, jsonl:FILE …), or files of text: text:FILE, "
+    "text:FOLDER, text:'FOLDER/**/*.md'. Repeatable."
+)
 
 
 class Recipe(BaseModel):
