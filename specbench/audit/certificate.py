@@ -157,6 +157,9 @@ def headline(found: Audit) -> list[str]:
         shift = f", and a change of {one[SHIFT]:.2g} in the best token's share at temperature 1" if one[SHIFT] else ""
         lines.append(f"{SOON} minutes here compare {one['requests']} requests (--requests {one['requests']}), which "
                      f"show a fault in {one['share of faulty requests']:.2%} of them{shift}")  # fmt: skip
+    if (floors := found.floors).repeated or floors.loaded:
+        lines.append(f"requested again, the baseline changed {floors.again} of {floors.repeated} answers alone and "
+                     f"{floors.load} of {floors.loaded} under load")  # fmt: skip
     return lines
 
 

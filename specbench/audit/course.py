@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from threading import Lock
 from typing import Any, TypeVar
 
-from specbench.audit.cells import BUILDERS, FIRST, Answers, Cell, Plan, more_together
+from specbench.audit.cells import BUILDERS, FIRST, UNDER_LOAD, Answers, Cell, Plan, more_together
 from specbench.audit.probes import Ask, Probe, Reply
 from specbench.audit.statistics import Scored
 from specbench.errors import ServerError
@@ -174,12 +174,17 @@ class Floors:
     """How far the baseline differs from itself.
 
     nats: the largest difference of a log-probability of its five best tokens between one row at a time and many, over
-    `positions`. leads: differences of the lead of the best token between the two.
+    `positions`. leads: differences of the lead of the best token between the two. again: answers that changed when they
+    were requested again, of `repeated`. load, loaded: the same between two passes under load.
     """
 
     nats: float = 0.0
     positions: int = 0
     leads: tuple[float, ...] = ()
+    again: int = 0
+    repeated: int = 0
+    load: int = 0
+    loaded: int = 0
 
     @property
     def limit(self) -> float:
@@ -192,14 +197,18 @@ SMALLEST = 1e-6  # nats, below the resolution of float32
 
 
 def floors_of(course: Course, trials: Sequence[tuple[Cell, Sequence[Trial]]]) -> Floors:
-    """The floors, with the answers of the first cell."""
+    """The floors, with the answers of the first cell and those under load."""
     first = [one for cell, found in trials if cell.name == FIRST for one in found if one.baseline.ids][:FLOOR_ANSWERS]
-    apart, leads = [SMALLEST], list[float]()
+    apart, leads, again = [SMALLEST], list[float](), 0
     for trial in first if course.baseline.scores else []:
         one = course.decoded(trial.ask.prompt, trial.ask.new)
         ids = [scored.token for scored in one]
+        again += tuple(ids) != trial.baseline.ids
         for narrow, wide in zip(one, course.score(trial.ask.prompt, ids), strict=True):
             both = [(value, other) for token, value in narrow.top[:FIVE] if (other := wide.of(token)) is not None]
             apart += [abs(value - other) for value, other in both]
             leads.append(narrow.lead - wide.lead)
-    return Floors(max(apart), len(leads), tuple(leads))
+    loaded = next((found for cell, found in trials if cell.name == UNDER_LOAD and cell.passes > 1), ())
+    half = len(loaded) // 2
+    changed = sum(a.baseline.ids != b.baseline.ids for a, b in zip(loaded[:half], loaded[half:], strict=False))
+    return Floors(max(apart), len(leads), tuple(leads), again, len(first) if leads else 0, changed, half)

@@ -128,7 +128,7 @@ def warm_ups(arm: str, spec: RunSpec, prompts: PromptSet, count: int) -> Iterato
     every = cycle(prompts.prompts)
     for number in range(count):
         some = [next(every) for _ in range(spec.batch if spec.arrivals is None else 1)]
-        sent = [unlike(p.ids) if spec.backend in SERVED else p.ids for p in some]
+        sent: list[Ids] = [unlike(p.ids) if spec.backend in SERVED else p.ids for p in some]
         yield sent, [seed_of(spec, p.id, number, f"warm-up {side(arm)}") for p in some]
 
 
