@@ -18,7 +18,7 @@ FULL = 256  # tokens of the longest common prefix of prompts that are decoded to
 
 
 def share_of(requests: int) -> float:
-    """The share of the usual number of requests in every cell, for an audit of so many."""
+    """The share of the usual requests that every cell has in an audit of at most `requests` requests."""
     return min(1.0, max(requests / 500, 0.1))
 
 

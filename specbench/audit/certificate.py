@@ -53,7 +53,7 @@ class Audit:
     judged: bool  # by log-probabilities
     seconds: float
     settings: Mapping[str, Any]
-    deployment: Mapping[str, str]  # by which a run of the same is recognised
+    deployment: Mapping[str, str]  # what a run of the same servers has as well
     tests: Sequence[Mapping[str, Any]]  # of sampled text
     rate: float  # requests per second
     left: str = ""  # why it ended early

@@ -31,7 +31,7 @@ def main() -> None:
     options.add_argument("--streams", type=numbers, default=[1, 16, 64, 200], help="at once (1,16,64,200)")
     options.add_argument("--pace", type=numbers, default=[10, 25, 50], help="pieces a second of a stream (10,25,50)")
     options.add_argument("--pieces", type=int, default=200, help="of an answer (200)")
-    bench = harness.begin("client", "The client of servers, beside a stub", options.parse_args())
+    bench = harness.begin("client", "The overhead of the client, against a stub server", options.parse_args())
     ours, theirs = multiprocessing.Pipe()
     stub = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, bench.args.pieces), daemon=True)
     stub.start()
@@ -43,7 +43,7 @@ def main() -> None:
         stub.terminate()
     bench.publish([Sheet("Streams at once and their pace", rows, [
         "delay: from the stub's sending to the time that the client writes down for a piece",
-        "cores: processor time of the client ÷ seconds; the stub takes more beside it, on the same processor",
+        "cores: processor time of the client ÷ seconds, without that of the stub, which shares the processor",
         "kept: pieces a second that arrived ÷ those that the pace asks for",
     ])])  # fmt: skip
 
