@@ -203,7 +203,7 @@ def floors_of(course: Course, trials: Sequence[tuple[Cell, Sequence[Trial]]]) ->
     for trial in first if course.baseline.scores else []:
         one = course.decoded(trial.ask.prompt, trial.ask.new)
         ids = [scored.token for scored in one]
-        again += tuple(ids) != trial.baseline.ids
+        again += tuple(ids) != trial.baseline.ids[: len(ids)]
         for narrow, wide in zip(one, course.score(trial.ask.prompt, ids), strict=True):
             both = [(value, other) for token, value in narrow.top[:FIVE] if (other := wide.of(token)) is not None]
             apart += [abs(value - other) for value, other in both]

@@ -5,9 +5,12 @@ vLLM 0.32 `entrypoints/openai/completion`, SGLang 0.5 `srt/entrypoints` (/genera
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from http import HTTPStatus
+from itertools import takewhile
 from typing import Any, Protocol
 
 from specbench.acceptance import counts, part, record_of
@@ -21,6 +24,7 @@ from specbench.wording import clean
 NEUTRAL: Mapping[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 CHAT = "/v1/chat/completions"
 UNLIMITED = 1 << 20  # tokens
+FORCED = 1000.0  # a logit bias that decides the next token
 
 
 @dataclass(frozen=True)
@@ -151,10 +155,8 @@ class ServerProbe:
         status, found = self.client.post(path, body)
         if status != HTTPStatus.OK or not isinstance(found, dict):
             return Reply(refused=f"{status} {clean(message_of(found), 200)}")
-        try:
+        with usable(f"{self.name}: its answer to {path}"):
             return self.reply(found)
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-            raise ServerError(f"{self.name}: its answer to {path} is not usable ({clean(error)})") from None
 
     def reply(self, found: Mapping[str, Any]) -> Reply:
         """An answer of /v1/completions or /v1/chat/completions."""
@@ -177,13 +179,23 @@ class ServerProbe:
         return counts(found, "tokens")
 
     def score(self, prompt: Sequence[int], output: Sequence[int]) -> list[Scored]:
+        with usable(f"{self.name}: its answer to a request for log-probabilities"):
+            return self.known(prompt, output)
+
+    def decoded(self, prompt: Sequence[int], new: int) -> list[Scored]:
+        with usable(f"{self.name}: its answer with log-probabilities"):
+            return self.reported(prompt, new)
+
+    def known(self, prompt: Sequence[int], output: Sequence[int]) -> list[Scored]:
+        """See `Probe.score`, in the words of the engine."""
         body = {"model": self.model, "prompt": [*prompt, *output], "max_tokens": 1, "temperature": 0.0,
                 "prompt_logprobs": KNOWN}  # fmt: skip
         rows = self.post("/v1/completions", body)["choices"][0]["prompt_logprobs"][len(prompt) :]
         return [scored(token, [(int(key), one["logprob"]) for key, one in row.items()])
                 for token, row in zip(output, rows, strict=True)]  # fmt: skip
 
-    def decoded(self, prompt: Sequence[int], new: int) -> list[Scored]:
+    def reported(self, prompt: Sequence[int], new: int) -> list[Scored]:
+        """See `Probe.decoded`, in the words of the engine."""
         _, body = self.request(Ask(tuple(prompt), new, {"logprobs": KNOWN, "return_tokens_as_token_ids": True}))
         found = self.post("/v1/completions", body)["choices"][0]["logprobs"]
         ids = [int(name.partition(":")[2]) for name in found["tokens"]]
@@ -218,7 +230,7 @@ class SGLangProbe(ServerProbe):
             counts(found, "output_ids"), found["text"], finish, meta["completion_tokens"], meta["prompt_tokens"], *made
         )
 
-    def score(self, prompt: Sequence[int], output: Sequence[int]) -> list[Scored]:
+    def known(self, prompt: Sequence[int], output: Sequence[int]) -> list[Scored]:
         body: dict[str, Any] = {"input_ids": [*prompt, *output], "return_logprob": True, "top_logprobs_num": KNOWN}
         body |= {"logprob_start_len": max(len(prompt) - 1, 0), "sampling_params": {"max_new_tokens": 0}}
         rows = self.post("/generate", body)["meta_info"]["input_top_logprobs"][-len(output) :]
@@ -226,7 +238,7 @@ class SGLangProbe(ServerProbe):
             scored(token, [(other, value) for value, other, *_ in row]) for token, row in zip(output, rows, strict=True)
         ]
 
-    def decoded(self, prompt: Sequence[int], new: int) -> list[Scored]:
+    def reported(self, prompt: Sequence[int], new: int) -> list[Scored]:
         _, body = self.request(Ask(tuple(prompt), new))
         found = self.post("/generate", {**body, "return_logprob": True, "top_logprobs_num": KNOWN})
         rows = found["meta_info"]["output_top_logprobs"]
@@ -269,22 +281,45 @@ class LlamaProbe(ServerProbe):
         prompt = found["prompt"] if status == HTTPStatus.OK and isinstance(found, dict) else text
         return counts(self.post("/tokenize", {"content": prompt, "add_special": True, "parse_special": True}), "tokens")
 
-    def score(self, prompt: Sequence[int], output: Sequence[int]) -> list[Scored]:
+    def known(self, prompt: Sequence[int], output: Sequence[int]) -> list[Scored]:
         found = []
         for at, token in enumerate(output):
             fields = {"n_probs": KNOWN, "cache_prompt": len(output) > 1}  # so that each costs one token
             _, body = self.request(Ask((*prompt, *output[:at]), 1, fields))
-            found.append(replace(self.positions(self.post("/completion", body))[0], token=token))
+            place = self.positions(self.post("/completion", body)) or self.positions(
+                self.post("/completion", {**body, "logit_bias": [[self.whole, FORCED]]})
+            )
+            found.append(replace(place[0], token=token))
         return found
 
-    def decoded(self, prompt: Sequence[int], new: int) -> list[Scored]:
+    @cached_property
+    def whole(self) -> int:
+        """A token that is a whole character.
+
+        The server leaves out the log-probabilities of a token that ends within a character. They are those before any
+        bias, so a bias on this token gives them.
+        """
+        return counts(self.post("/tokenize", {"content": "a"}), "tokens")[0]
+
+    def reported(self, prompt: Sequence[int], new: int) -> list[Scored]:
         _, body = self.request(Ask(tuple(prompt), new, {"n_probs": KNOWN}))
-        return self.positions(self.post("/completion", body))
+        found = self.post("/completion", body)
+        pairs = zip(self.positions(found), counts(found, "tokens"), strict=False)
+        return [place for place, _ in takewhile(lambda pair: pair[0].token == pair[1], pairs)]  # see `whole`
 
     @staticmethod
     def positions(found: Mapping[str, Any]) -> list[Scored]:
         return [scored(row["id"], [(one["id"], one["logprob"]) for one in row["top_logprobs"]])
-                for row in found["completion_probabilities"]]  # fmt: skip
+                for row in found.get("completion_probabilities", [])]  # fmt: skip
+
+
+@contextmanager
+def usable(what: str) -> Iterator[None]:
+    """Raise a ServerError about `what` a server answered if it has another form."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        raise ServerError(f"{what} is not usable ({type(error).__name__}: {clean(error)})") from None
 
 
 def scored(token: int, entries: Sequence[tuple[int, float]]) -> Scored:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from specbench.audit.probes import Ask, LlamaProbe, Reply, ServerProbe, SGLangProbe
+from specbench.audit.statistics import Scored
 from specbench.backends.engines.dialects import DIALECTS, UNKNOWN, Dialect
 from specbench.errors import ServerError
 
@@ -132,6 +133,40 @@ def test_llama_cpp_scores_one_token_at_a_time() -> None:
     )
     assert [one.token for one in probe.score([1, 2], [6, 5])] == [6, 5]
     assert [body["prompt"] for _, body in found.sent[1:]] == [[1, 2], [1, 2, 6]]
+
+
+def test_llama_cpp_leaves_out_a_token_that_ends_within_a_character() -> None:
+    def place(token: int) -> dict[str, Any]:
+        return {"id": token, "top_logprobs": [{"id": token, "logprob": -0.1}]}
+
+    @dataclass
+    class Partial(Canned):
+        def post(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+            if path == "/completion" and body["n_predict"] == 1:
+                biased = {token for token, _ in body["logit_bias"]} == {81}
+                self.answers = {**self.answers, path: {"completion_probabilities": [place(7)]} if biased else {}}
+            return super().post(path, body)
+
+    answer = {"tokens": [5, 218, 6], "completion_probabilities": [place(5), place(6)]}
+    found = Partial({"/completion": answer, "/tokenize": {"tokens": [81]}}, DIALECTS["llamacpp"])
+    probe = LlamaProbe(found, "m")  # type: ignore[arg-type]
+    assert [one.token for one in probe.decoded([1, 2], 3)] == [5]
+    assert probe.score([1, 2], [218]) == [Scored(218, ((7, -0.1),))]
+
+
+@pytest.mark.parametrize("engine", [ServerProbe, SGLangProbe, LlamaProbe])
+def test_log_probabilities_in_another_form_are_a_line_about_the_server(engine: type[ServerProbe]) -> None:
+    paths = ("/v1/completions", "/generate", "/completion", "/tokenize")
+    probe = engine(Canned({path: {"choices": [{}]} for path in paths}, UNKNOWN), "m")  # type: ignore[arg-type]
+    with pytest.raises(
+        ServerError, match=r"http://server: its answer to a request for log-probabilities is not usable"
+    ):
+        probe.score([1], [2])
+    if engine is LlamaProbe:
+        assert probe.decoded([1], 3) == []  # it leaves out tokens
+        return
+    with pytest.raises(ServerError, match=r"http://server: its answer with log-probabilities is not usable"):
+        probe.decoded([1], 3)
 
 
 @pytest.mark.parametrize(
