@@ -257,7 +257,8 @@ def show(made: Audit, place: Path, output: Output) -> None:
         draw(screen(), certificate.table(made).drawn())
         say(screen(), [*headline(made), *sentences(made)])
     say(err, [f"certificate: {place / certificate.PAGE}"])
-    more = f"continue with specbench audit --resume {place} and the same --url and --baseline-url"
+    same = "" if "backend" in made.settings else " and the same --url and --baseline-url"
+    more = f"continue with specbench audit --resume {place}{same}"
     if made.faults:
         say(err, [more] * made.unfinished)
         first = made.faults[0]

@@ -52,6 +52,11 @@ COSTLY = 1.5  # v at K = 4 above which a warning is shown
 AT = 4
 
 
+def is_served(row: Row) -> bool:
+    """Whether requests to a server were measured."""
+    return number_in(row, "served_requests_per_second") is not None
+
+
 def costly_verification(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each method with a verify pass over 4 drafted tokens above 1.5 single-token passes, and at which K.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specbench.errors import UsageError
-from specbench.judge.advice import QUESTION
+from specbench.judge.advice import QUESTION, is_served
 from specbench.theory.fleet import Engine
 from specbench.wording import clean, grouped, number_in, text_in
 
@@ -79,7 +79,8 @@ def curve(rows: Mapping[int, Row], arm: Literal["", "baseline_"]) -> tuple[tuple
                 f"cell {clean(text_in(row, 'cell'), 20)}: its prompts one by one would take longer than all of it did: "
                 "make a run with more --max-new-tokens"
             )
-        found.append((batch, step * batch * (1 - (number_in(row, f"{arm}rows_idle") or 0.0)) / 1000))
+        idle = 0.0 if is_served(row) else number_in(row, f"{arm}rows_idle") or 0.0  # requests have times of their own
+        found.append((batch, step * batch * (1 - idle) / 1000))
     return tuple(found)
 
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from specbench.data.sources import LONG, shipped_rows
+from specbench.judge.advice import is_served
 from specbench.judge.candidates import Candidate
 from specbench.results.noise import TIER, worst
 from specbench.results.numbers import per_draw
@@ -35,12 +36,25 @@ def doubts(carrying: Sequence[Candidate]) -> tuple[str, ...]:
     fewest = min(carrying, key=lambda c: c.draws)
     if fewest.draws < FEWEST and fewest.draws != fewest.prompts:
         found.append(f"the interval is over {counted(fewest.draws, 'turn')} ({FEWEST} needed)")
+    elif any(in_few_turns(c.row) for c in carrying):
+        found.append(f"the requests were sent in fewer than {FEWEST} turns")
     if loads := [number_in(c.row, "load_average") or 0 for c in carrying if c.busy]:
         found.append(f"{BUSY} (load {max(loads):.0f})")
     found += [fault.doubt for fault in worst(fault for c in carrying for fault in c.unsteady)]
     if (share := looping(carrying)) > MOSTLY_LOOPS:
         found.append(f"{share:.0%} of the tokens are in loops, which are easy to draft")
     return tuple(found)
+
+
+def per_turn(row: Row) -> int:
+    """The least prompts of a turn that is one draw of a cell's intervals; 1 without turns."""
+    return per_draw(int(number_in(row, "batch") or 1), number_in(row, "arrivals"), is_served(row))
+
+
+def in_few_turns(row: Row) -> bool:
+    """Whether requests in flight together are draws of their own, as there were few turns of them."""
+    together = is_served(row) and (number_in(row, "batch") or 1) > 1 and number_in(row, "arrivals") is None
+    return together and number_in(row, "draws") == number_in(row, "prompts")
 
 
 def looping(carrying: Sequence[Candidate]) -> float:
@@ -62,8 +76,7 @@ def how_to_settle(carrying: Sequence[Candidate], more: int | None, promise: str)
     `promise`: the opening words with the expected effect.
     """
     least = min(carrying, key=lambda c: c.prompts)
-    draw = per_draw(int(number_in(least.row, "batch") or 1), number_in(least.row, "arrivals"))
-    prompts = max(ENOUGH, FEWEST * draw, least.prompts + (more or 0))
+    prompts = max(ENOUGH, FEWEST * per_turn(least.row), least.prompts + (more or 0))
     kinds = {fault.kind for c in carrying for fault in c.unsteady}
     quiet, steady, eager = any(c.busy for c in carrying), bool(kinds - {TIER}), TIER in kinds
     short, machine = prompts > least.prompts, " and ".join(["quiet"] * quiet + ["steady"] * steady)

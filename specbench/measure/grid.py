@@ -175,7 +175,7 @@ def choosing(chosen: Mapping[str, Any], first: RunSpec) -> RunSpec:
             f"--method {CHOOSING} chooses K as well: leave out --{wrong[0]}, and name lookaheads with "
             "--choices chain:2,chain:4 (`specbench run` takes no K by itself, `sweep-k` does)"
         )
-    if first.backend in ("openai", *arms.ENGINES):
+    if first.backend in arms.SERVED:
         raise UsageError(f"--method {CHOOSING}: a server decides by itself how it drafts: use another --backend")
     given = (
         first.choices.split(",")

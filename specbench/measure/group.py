@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from specbench.backends.engines.arms import SERVED
 from specbench.data.prompts import Prompt, PromptSet
 from specbench.decoding.rounds import NonFiniteError
 from specbench.errors import SMALLER, SpecbenchError, TooLargeError, out_of_memory
@@ -22,7 +23,7 @@ from specbench.models.execution import machine
 from specbench.results import statistics
 from specbench.results.cells import UNFINISHED, Cell, Losslessness, Observer, Samples, Status
 from specbench.results.machine import Peaks
-from specbench.results.numbers import REQUESTS
+from specbench.results.numbers import per_draw
 from specbench.results.samples import Sample, speedup_of
 from specbench.spec import BASELINE, RunSpec
 from specbench.wording import first_line, redact
@@ -58,8 +59,7 @@ class Turn:
 
 def turns_of(spec: RunSpec, prompts: Sequence[Prompt]) -> list[Turn]:
     """The first turns of a group in order: every chunk once, then every chunk again for each repetition."""
-    parts = chunks(prompts, spec.batch, None if spec.arrivals is None else REQUESTS)
-    every = product(range(spec.repeat), enumerate(parts))
+    every = product(range(spec.repeat), enumerate(chunks_of(spec, prompts)))
     return [Turn(number, repeat, *chunk) for number, (repeat, chunk) in enumerate(every)]
 
 
@@ -81,6 +81,13 @@ def order_of(arms: Sequence[str], seed: int, earlier: int, chunk: int) -> list[s
     order = sorted(arms)
     random.Random(f"{seed} {chunk // 2}").shuffle(order)
     return order if (chunk + earlier) % 2 == 0 else order[::-1]
+
+
+def chunks_of(spec: RunSpec, prompts: Sequence[Prompt]) -> list[Sequence[Prompt]]:
+    """The prompts of every turn of a cell."""
+    served = spec.backend in SERVED
+    least = per_draw(spec.batch, spec.arrivals, served) if served or spec.arrivals is not None else None
+    return chunks(prompts, spec.batch, least)
 
 
 def chunks(prompts: Sequence[T], rows: int, least: int | None = None) -> list[Sequence[T]]:
@@ -180,6 +187,17 @@ class Group:
     def arms(self) -> dict[str, RunSpec]:
         """The arms that decode every prompt, by name: the baseline, and one method per unfinished cell."""
         return {BASELINE: self.baseline, **{spec.key: spec for spec in self.live}}
+
+    @cached_property
+    def by_turn(self) -> bool:
+        """Whether the prompts of a turn are one draw, as they share their time or the load of a server.
+
+        A request in flight beside a fixed number of others has a time of its own. With few turns its draw is its
+        prompt, and what differs between turns is in no interval.
+        """
+        spec = self.baseline
+        own = spec.backend in SERVED and spec.arrivals is None
+        return spec.batch > 1 and not (own and len(chunks_of(spec, self.prompts.prompts)) < statistics.FEWEST)
 
     @cached_property
     def blocks(self) -> dict[str, str]:

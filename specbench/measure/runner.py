@@ -341,7 +341,7 @@ def samples_of(
     group: Group, arms: Arms, turn: Turn, order: Sequence[str], load: float | None, slices: dict[str, Slice]
 ) -> Samples:
     """The samples of a turn, for every cell whose arms could decode it."""
-    batch = f"batch {turn.chunk}" if group.baseline.batch > 1 else ""
+    batch = f"batch {turn.chunk}" if group.by_turn else ""
 
     def sample(spec: RunSpec, prompt: Prompt, baseline: Trace, method: Trace) -> Sample:
         cluster = batch or (group.blocks[prompt.id] if spec.key in arms.carrying else "")

@@ -119,19 +119,20 @@ SHARED = ("prompt", "category", "repeat", "prompt_tokens", "turn", "load")  # sh
 def turn_line(samples: Mapping[RunSpec, Sequence[Sample]]) -> dict[str, Any]:
     """The samples of one turn, by cell: a line for one prompt, or for a batch."""
     prompts = [dict(zip(samples, one, strict=True)) for one in zip(*samples.values(), strict=True)]
-    spec, first = next(iter(prompts[0].items()))
-    if spec.batch > 1:
-        return {"cluster": first.cluster, "batch": [_prompt(one) for one in prompts]}
+    if next(iter(samples)).batch > 1:
+        clusters = {sample.cluster for one in prompts for sample in one.values()}
+        cluster = clusters.pop() if len(clusters) == 1 else ""
+        return {"cluster": cluster, "batch": [_prompt(one, cluster) for one in prompts]}
     return _prompt(prompts[0])
 
 
-def _prompt(samples: Mapping[RunSpec, Sample]) -> dict[str, Any]:
+def _prompt(samples: Mapping[RunSpec, Sample], cluster: str = "") -> dict[str, Any]:
     """The samples of one prompt, by cell. They share one baseline decode."""
     first = next(iter(samples.values()))
     arms = {
         spec.key: {
             "place": s.order[1],
-            **({"block": s.cluster} if s.cluster and spec.batch == 1 else {}),
+            **({"block": s.cluster} if s.cluster != cluster else {}),
             **_machine(s.readings[1]),
             "trace": _written(s.method),
         }

@@ -37,6 +37,7 @@ from specbench.theory.waterfall import explain
 from specbench.wording import grouped
 
 REQUESTS = 16  # least requests of a turn with arrival times: fewer would meet an empty server
+PER_PLACE = 2  # least requests of a turn per request in flight: of fewer, most would end beside idle places
 CHOSEN = ("chosen", "choosing_cost")
 BOTH = ("repeated_4grams", "looping_share", "longest_cycle", "prompts_looping", "prompts_ended_by_eos")
 OUTPUTS = (*(f"{arm}{name}" for arm in ("", "baseline_") for name in BOTH),
@@ -291,14 +292,14 @@ def chosen_columns(samples: Sequence[Sample]) -> dict[str, Any]:
 # --- prompts decoded together -----------------------------------------------------------------------------------------
 
 
-def per_draw(batch: int, arrivals: float | None) -> int:
+def per_draw(batch: int, arrivals: float | None, served: bool) -> int:
     """Least prompts in an independent draw of a time: those decoded together, or the requests of a turn."""
-    return batch if arrivals is None else REQUESTS
+    return REQUESTS if arrivals is not None else PER_PLACE * batch if served and batch > 1 else batch
 
 
 def decodes(samples: Sequence[Sample]) -> list[list[int]]:
-    """Indices of the samples decoded together; each sample by itself without batches."""
-    return grouped(range(len(samples)), lambda i: (samples[i].turn, samples[i].cluster) if samples[i].cluster else i)
+    """Indices of the samples decoded together, in one turn; each sample by itself without batches."""
+    return grouped(range(len(samples)), lambda i: samples[i].turn)
 
 
 def pooled(samples: Sequence[Sample]) -> list[Sample]:

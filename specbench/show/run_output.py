@@ -8,15 +8,22 @@ from typing import get_args
 
 from rich.console import Console, Group
 
-from specbench.judge.advice import circles, costly_verification, experts_touched, losing, rejected_drafts, worst_circle
+from specbench.judge.advice import (
+    circles,
+    costly_verification,
+    experts_touched,
+    is_served,
+    losing,
+    rejected_drafts,
+    worst_circle,
+)
 from specbench.judge.candidates import best_fixed, distance_of
-from specbench.judge.settling import BUSY, with_command
+from specbench.judge.settling import BUSY, in_few_turns, per_turn, with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.cells import Cell
 from specbench.results.documents import About
 from specbench.results.named_runs import json_rows, write_rows
 from specbench.results.noise import LOAD, Fault, faults, warned
-from specbench.results.numbers import per_draw
 from specbench.results.statistics import ENOUGH, FEWEST, Interval, half_width
 from specbench.show.details import (
     Beliefs,
@@ -300,11 +307,16 @@ def shared_time(row: Row) -> list[str]:
         return []
     draws, idle, arrivals = row["draws"], row["rows_idle"], number_in(row, "arrivals")
     over = f"over {draws} turns" if draws > 1 else "unknown, as there was one turn"
-    more = "" if draws >= FEWEST else f" (--limit {FEWEST * per_draw(row['batch'], arrivals)} gives {FEWEST})"
+    enough = f" (--limit {FEWEST * per_turn(row)} gives {FEWEST})"
+    more = "" if draws >= FEWEST else enough
     if arrivals is not None:
         return [f"requests of a turn wait for each other: the interval is {over}{more}"]
     ends = f"; rows were idle in {idle:.0%} of the passes: more prompts per turn (--limit)" if idle > IDLE else ""
-    return [f"prompts of a batch of {row['batch']} share their time: the interval is {over}{more}{ends}"]
+    if not is_served(row):
+        return [f"prompts of a batch of {row['batch']} share their time: the interval is {over}{more}{ends}"]
+    if in_few_turns(row):
+        over, more = f"over prompts, and what changed between fewer than {FEWEST} turns is not in it", enough
+    return [f"{row['batch']} requests in flight: the interval is {over}{more}{ends}"]
 
 
 def held(row: Row) -> list[str]:

@@ -183,15 +183,15 @@ def test_an_interrupt_ends_requests_that_hang(stack: ExitStack, more: dict[str, 
 # --- what becomes of them ---------------------------------------------------------------------------------------------
 
 
-def test_a_request_has_seconds_of_its_own_and_its_part_of_the_turn() -> None:
+def test_a_request_has_its_part_of_the_turn_and_seconds_of_its_own_or_of_its_place() -> None:
     answer = Answer("abc", 3, (2.0, 2.5, 3.0), held=1.5)
-    alone, shared = (trace_of(answer, (STEP,) * 3, 0.75, together) for together in (False, True))
+    alone, shared = (trace_of(answer, (STEP,) * 3, 0.75, places) for places in (0, 4))
     assert alone.spans == shared.spans == {
         FIRST_PIECE: 2.0, LAST_PIECE: 3.0, PIECE_GAP: 0.5, TURN_PART: 0.75, HELD: 1.5,
     }  # fmt: skip
     assert (alone.prefill_seconds, alone.seconds) == (1.5, 1.5)
     assert (shared.prefill_seconds, shared.seconds) == (0.0, 0.75)
-    at_once = trace_of(Answer("abc", 3, (2.0,)), (STEP,) * 3, 2.0, False)
+    at_once = trace_of(Answer("abc", 3, (2.0,)), (STEP,) * 3, 2.0, 0)
     assert (at_once.prefill_seconds, at_once.seconds) == (0.0, 2.0)
     assert PIECE_GAP not in at_once.spans
 

@@ -20,7 +20,7 @@ from specbench.backends.engines import client, server
 from specbench.backends.engines.client import Client
 from specbench.backends.engines.dialects import Answer, answer_of, pieces
 from specbench.errors import ServerError, UsageError
-from specbench.metrics import FIRST_PIECE, Trace
+from specbench.metrics import FIRST_PIECE, LAST_PIECE, TURN_PART, Trace
 from specbench.spec import RunSpec
 from tests.support.completions import Model, serving, text_of
 from tests.support.frontdoor import Command, Outcome
@@ -99,13 +99,14 @@ def test_pieces_of_a_stream_are_never_taken_for_rounds(stack: ExitStack, pieces:
     assert trace.rounds == (server.STEP,) * NEW
 
 
-def test_requests_fly_together_and_share_their_time(stack: ExitStack) -> None:
+def test_requests_fly_together_and_each_has_the_time_of_its_place(stack: ExitStack) -> None:
     drafting = Model(k=3, reports="counters", together=Barrier(4))
     spec = spec_of(stack, drafting, batch=4)
     engine = choose.backend_for([spec])
     traces = engine.prepare(spec, 9)([engine.encode("once upon a time")] * 8, list(range(8)))
     assert drafting.most == 4
-    assert len({trace.seconds for trace in traces}) == 1
+    assert all(trace.seconds == trace.spans[LAST_PIECE] / 4 for trace in traces)
+    assert len({trace.spans[TURN_PART] for trace in traces}) == 1
     assert all(trace.prefill_seconds == 0 for trace in traces)
     assert sum(one.drafted for trace in traces for one in trace.rounds) == 3 * len(drafting.drafts)
 

@@ -12,11 +12,11 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from specbench.measure.group import chunks, turns_of
+from specbench.measure.group import Group, chunks, turns_of
 from specbench.measure.runner import measure
 from specbench.results import journal
 from specbench.results.folder import RunFolder
-from specbench.results.numbers import break_even, numbers, passes, rows_idle, timing
+from specbench.results.numbers import break_even, decodes, numbers, passes, rows_idle, timing
 from specbench.results.reading import read_run
 from specbench.results.samples import by_prompt, speedup_of
 from specbench.show import run_output
@@ -76,6 +76,25 @@ def test_requests_that_come_at_times_of_their_own_have_turns_of_sixteen_at_least
     spec = RunSpec(arrivals=2.0, batch=most)
     found = turns_of(spec, prompt_set(*map(str, range(count))).prompts)
     assert sorted(len(turn.prompts) for turn in found) == sorted(sizes)
+
+
+@pytest.mark.parametrize(
+    ("count", "places", "sizes", "by_turn"),
+    [
+        (20, 1, [1] * 20, False),
+        (20, 4, [10, 10], False),  # five turns would have one request per place
+        (40, 4, [8] * 5, True),
+        (80, 16, [40, 40], False),
+        (170, 16, [34] * 5, True),
+    ],
+)
+def test_requests_in_flight_have_turns_of_two_per_place_and_are_draws_if_these_are_few(
+    count: int, places: int, sizes: Sequence[int], by_turn: bool
+) -> None:
+    servers = {"backend": "openai", "url": "http://a", "baseline_url": "http://b"}
+    found = job(*map(str, range(count)), batch=places, **servers)
+    assert [len(turn.prompts) for turn in turns_of(found.spec, found.prompts.prompts)] == sizes
+    assert Group([found], [], {}).by_turn is by_turn
 
 
 def test_all_arms_decode_the_same_prompts_in_a_turn_and_every_second_turn_has_them_reversed() -> None:
@@ -155,6 +174,15 @@ def test_a_line_about_one_prompt_is_as_it_always_was() -> None:
     line = json.loads(json.dumps(journal.turn_line({spec: together})))
     assert (line["cluster"], len(line["batch"])) == ("batch 0", 2)
     assert journal.samples_of(line) == {spec.key: together}
+
+
+def test_a_line_about_requests_in_few_turns_keeps_what_their_draws_are() -> None:
+    plain, carrying = RunSpec(batch=2, k=1), RunSpec(batch=2, k=2)
+    alone = [sample(name, turn=3) for name in ("p1", "p2")]
+    blocks = [replace(one, cluster="block 0") for one in alone]
+    line = json.loads(json.dumps(journal.turn_line({plain: alone, carrying: blocks})))
+    assert journal.samples_of(line) == {plain.key: alone, carrying.key: blocks}
+    assert decodes(alone) == decodes(blocks) == [[0, 1]]
 
 
 # --- the numbers ------------------------------------------------------------------------------------------------------

@@ -76,7 +76,11 @@ def test_one_prompt_has_numbers_and_no_interval_however_often_it_is_repeated() -
 
 
 def test_prompts_decoded_together_have_no_times_by_category() -> None:
-    found = rows(cell(*(sample(f"p{n}", category="ab"[n % 2], cluster=f"batch {n // 2}") for n in range(4)), batch=2))
+    found = rows(
+        cell(
+            *(sample(f"p{n}", category="ab"[n % 2], cluster=f"batch {n // 2}", turn=n // 2) for n in range(4)), batch=2
+        )
+    )
     assert {name: found["a"][name] for name in TIMED} == dict.fromkeys(TIMED)
     assert found["a"]["alpha"] == pytest.approx(0.5)
 
