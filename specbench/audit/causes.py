@@ -161,6 +161,8 @@ SINGLE = {
     "form": "grammar or tool parser and accepted drafts do not fit together",
     "drafts are not accepted": "a wrong draft or head, another template or quantisation; or sampled drafts that are "
     "judged wrongly",
+    "fewer drafts are accepted than the draft model itself agrees with": "another draft, template or quantisation than "
+    "was named, or a wrong position or cache of the draft",
     "acceptance falls": "state of the draft or the cache that becomes worse",
     "no draft": "speculation is off, or finds nothing to draft",
     "log-probabilities": "those of drafted tokens are not computed",

@@ -60,7 +60,9 @@ class Course:
     known: dict[str, Any] = field(default_factory=dict)
     keep: Callable[[Mapping[str, Any]], None] = lambda entry: None
     watch: Callable[[str], None] = lambda name: None
+    agrees: Callable[[Sequence[int], Sequence[int]], list[bool]] | None = None  # of the draft model, along a text
     part: str = ""  # the cell that is tried now
+    sent: int = 0  # answers that were requested in this start
     lost: str = ""  # why the baseline gives no scores anymore
     lock: Lock = field(default_factory=Lock)
 
@@ -119,6 +121,8 @@ class Course:
         self.bounds.check()
         key = f"{arm} {number} {digest(asdict(ask))}"
         probe = self.baseline if arm == ARMS[0] else self.audited
+        with self.lock:
+            self.sent += key not in self.known
         return self.once(key, lambda: probe.complete(ask), asdict, reply_in)
 
     def score(self, prompt: Sequence[int], output: Sequence[int]) -> list[Scored]:

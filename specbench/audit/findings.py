@@ -21,11 +21,12 @@ from specbench.audit.statistics import (
     step_of,
     too_few,
 )
-from specbench.errors import ServerError
+from specbench.errors import ServerError, SpecbenchError
 from specbench.judge.significance import FALSE_ALARM, holm
 
 NEVER = 0.02  # share of accepted drafts below which a draft counts as never accepted
 ENOUGH = 100  # drafted tokens for that
+CLOSE = 0.9  # of the expected share of accepted drafts: rounding and the ends of answers are below a tenth
 SURE = 20.0  # nats of surprise of an answer that is not sampled twice by chance
 FEW = 24  # tokens of it
 
@@ -34,6 +35,7 @@ SAMPLED, SEEDS, FORM = "another distribution", "equal samples", "form"
 PROMPT, AFTER = "another prompt", "text after its end"
 UNJUDGED, FAILS = "not judged", "server error"
 NO_DRAFT, REJECTED, WORSE, LOGPROBS = "no draft", "drafts are not accepted", "acceptance falls", "log-probabilities"
+BELOW = "fewer drafts are accepted than the draft model itself agrees with"
 
 
 def score_trial(course: Course, cell: Cell, one: Trial) -> None:
@@ -71,7 +73,7 @@ def findings_of(
     drawn = [(cell, trials) for cell, trials in scored if cell.kind == "sampled"]
     made += distributions(course, drawn, floors, tests, forked)
     made += [one for cell, trials in found if cell.kind == "texts" for one in forms(cell, trials)]
-    made += [*reported(course, found, floors), *drafting(found)]
+    made += [*reported(course, found, floors), *drafting(found), *below_agreement(course, found)]
     return [one if one.cause or one.what not in SINGLE else replace(one, cause=SINGLE[one.what]) for one in made]
 
 
@@ -312,6 +314,37 @@ def drafting(found: Sequence[Found]) -> list[Finding]:
         detail = f"{accepted} of {drafted} drafted tokens were accepted (acceptance length 1.0)"
         made.append(Finding("all", "draft", REJECTED, detail, len(replies), len(replies)))
     return [*made, *collapsed(found), *falling(found)]
+
+
+def below_agreement(course: Course, found: Sequence[Found]) -> list[Finding]:
+    """Whether greedy drafts are accepted as often as the draft model itself agrees with the same text.
+
+    Where all tokens before agree, a draft's next token is its best one after the text itself, so one pass of the draft
+    model over an answer gives the accepted tokens of every round, up to rounding.
+    """
+    same = [one for cell, trials in found if cell.kind == "greedy" and cell.at_once == 1 for one in answered(trials)
+            if one.audited.drafted and one.audited.ids == one.baseline.ids]  # fmt: skip
+    drafted, accepted = totals([(found[0][0], one.audited) for one in same])
+    if course.agrees is None or not drafted or drafted < ENOUGH:
+        return []
+    try:
+        expected = [expected_of(course.agrees(one.ask.prompt, one.audited.ids), course.plan.k) for one in same]
+    except SpecbenchError as error:
+        return [Finding("greedy", "not tried", BELOW, str(error))]
+    least = sum(one for one, _ in expected) / sum(one for _, one in expected)
+    if accepted >= CLOSE * least * drafted:
+        return []
+    detail = f"{accepted / drafted:.0%} of {drafted} drafted tokens, and the draft model itself agrees with {least:.0%}"
+    return [Finding("greedy", "draft", BELOW, detail, len(same), len(same))]
+
+
+def expected_of(agrees: Sequence[bool], k: int) -> tuple[int, int]:
+    """The accepted and the drafted tokens of an answer; the first one comes from the prompt."""
+    at, accepted, drafted = 1, 0, 0
+    while at < len(agrees):
+        run = next((n for n, agreed in enumerate(agrees[at : at + k]) if not agreed), len(agrees[at : at + k]))
+        at, accepted, drafted = at + run + 1, accepted + run, drafted + k
+    return accepted, drafted
 
 
 def totals(replies: Sequence[tuple[Cell, Reply]]) -> tuple[int | None, int]:

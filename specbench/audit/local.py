@@ -5,6 +5,7 @@ Scores are those of the target's network in this process, so that the same netwo
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from specbench.audit.probes import NEUTRAL, Ask, Reply
 from specbench.audit.statistics import Scored
 from specbench.backends.base import Backend, networks_of
+from specbench.backends.choose import backend_for
 from specbench.errors import UsageError
 from specbench.measure.lossless import PlainPass
 from specbench.spec import BASELINE, RunSpec
@@ -74,6 +76,24 @@ class LocalProbe:
 
     def curl(self, ask: Ask) -> str:
         return f"{self.name}: prompt {list(ask.prompt)}, {ask.new} new tokens, {dict(ask.fields)}"
+
+
+@dataclass(eq=False)
+class Agreement:
+    """Whether the best token of a draft model is that of a text, at every place of it. It is read when it is needed."""
+
+    spec: RunSpec  # the draft model as a target
+
+    @cached_property
+    def plain(self) -> PlainPass:
+        backend = backend_for([self.spec])
+        backend.load()
+        networks = networks_of(backend, "an audit")
+        return PlainPass(networks.network("target"), networks.device)
+
+    def __call__(self, prompt: Sequence[int], output: Sequence[int]) -> list[bool]:
+        best = self.plain(prompt, output).argmax(-1).tolist()
+        return [one == token for one, token in zip(best, output, strict=True)]
 
 
 def best(logits: torch.Tensor, output: Sequence[int]) -> list[Scored]:

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from rich.console import Console
 from specbench.audit import certificate
 from specbench.audit.cells import Cell, Plan, share_of
 from specbench.audit.certificate import INTERRUPTED, TIMED_OUT, Audit, audit_json, headline, page, sentences, summaries
-from specbench.audit.course import Bounds, Course, Floors, Trial, floors_of
+from specbench.audit.course import ARMS, Bounds, Course, Floors, Trial, floors_of
 from specbench.audit.findings import acceptance_in, findings_of, score_trial, tests_of
 from specbench.audit.forks import Found
 from specbench.audit.probes import Probe, ServerProbe
@@ -79,10 +79,14 @@ def audited(wanted: Wanted, output: Output, resumed: Path | None = None) -> tupl
         with journaled(place) as (known, keep):
             bounds = Bounds(wanted.requests, None if wanted.minutes is None else time.monotonic() + 60 * wanted.minutes)
             course = Course(baseline, arm, plan, bounds, known, keep, lambda name: say(err, [f"  {name} …"]))
-            clock, before = time.monotonic(), len(known)
+            if draft := draft_of(spec, wanted):
+                from specbench.audit.local import Agreement
+
+                course.agrees = Agreement(draft)
+            clock = time.monotonic()
             found, left = answers(course)
             clock = time.monotonic() - clock
-            rate = (len(known) - before) / 2 / clock  # without those of an earlier start
+            rate = course.sent / len(ARMS) / clock  # without those of an earlier start
             made = judged(course, found, left, began, settings, deployed, clock, rate)
             write(place, made, course)
     return made, place
@@ -114,10 +118,18 @@ def spec_of(wanted: Wanted) -> RunSpec:
         return spec
     if "target" not in given:
         raise UsageError("specbench audit: name the served model with --target")
-    if others := sorted({"method", "draft", "backend"} & given.keys()):
+    given.pop("draft", None)  # see `draft_of`
+    if others := sorted({"method", "backend"} & given.keys()):
         raise UsageError(f"--{others[0]} is about a pair that specbench decodes itself: leave it out with --url")
     servers = {"backend": "openai", "url": wanted.url, "baseline_url": wanted.baseline_url}
     return cell_of({**given, **servers, "max_new_tokens": 1})
+
+
+def draft_of(spec: RunSpec, wanted: Wanted) -> RunSpec | None:
+    """The model that drafts token by token, as a target; None if there is none, or it is not named."""
+    alone = "draft" in spec.spec_config if spec.spec_config else spec.method == "chain"
+    draft = wanted.settings.get("draft") if wanted.url else spec.draft if alone else None
+    return cell_of({"target": draft, "method": BASELINE, "tier": "eager", "device": "cpu"}) if draft else None
 
 
 def cell_of(settings: Mapping[str, Any]) -> RunSpec:
@@ -195,10 +207,17 @@ def journaled(place: Path) -> Iterator[tuple[dict[str, Any], Any]]:
 
 
 def answers(course: Course) -> tuple[list[tuple[Cell, list[Trial]]], str]:
-    """All trials, and why they ended early, if they did."""
+    """All trials, and why they ended early, if they did. Scores are requested after every cell, so that the time of
+    an audit holds them."""
     found: list[tuple[Cell, list[Trial]]] = []
     try:
-        found.extend(course.trials())
+        for cell, trials in course.trials():
+            found.append((cell, trials))
+            with suppress(ServerError):  # later ones may be answered all the same
+                if len(found) == 1:
+                    floors_of(course, found)
+                for one in trials if not course.lost else []:
+                    score_trial(course, cell, one)
     except LOST as error:
         return found, f"{error}, in the part {course.part}" if isinstance(error, ServerError) else INTERRUPTED
     short = found and len(found[-1][1]) < len(found[-1][0].asks) * found[-1][0].passes

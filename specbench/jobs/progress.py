@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from threading import Lock, Timer
 
 from rich.console import Console, Group, RenderableType
@@ -24,6 +25,7 @@ from specbench.jobs.output import say
 from specbench.measure.fit import fit_of, refuse_too_large
 from specbench.results import machine, noise, statistics
 from specbench.results.cells import Cell, Observer, Samples
+from specbench.results.documents import LOSSY, failed_audits, fault_of
 from specbench.results.samples import Sample
 from specbench.show.fitting import sentence
 from specbench.spec import CHOOSING, RunSpec, drafted_by
@@ -48,10 +50,11 @@ class Rolling:
     prompts: dict[str, tuple[float, int, float, int]] = field(default_factory=dict)
     overlap: float = 0.0
     tested: int = 0
+    failed: bool = False  # whether its deployment is NOT LOSSLESS by an audit
 
     @staticmethod
-    def of(samples: Iterable[Sample]) -> "Rolling":
-        found = Rolling()
+    def of(samples: Iterable[Sample], failed: bool = False) -> "Rolling":
+        found = Rolling(failed=failed)
         for sample in samples:
             found.add(sample)
         return found
@@ -116,7 +119,7 @@ def speedup_text(rolling: Rolling) -> str:
     found = rolling.speedup
     shown = len(rolling.prompts) >= statistics.FEWEST and found.high < WIDE * found.low
     bounds = f"{found.low:.2f}–{found.high:.2f}" if shown else OPEN
-    return ABSENT if math.isnan(found.value) else f"{found.value:.2f}× {bounds}"
+    return ABSENT if math.isnan(found.value) else f"{found.value:.2f}× {bounds}" + f" {LOSSY}" * rolling.failed
 
 
 def two_decimals(value: float) -> str:
@@ -158,13 +161,15 @@ class Display(Observer):
     """An observer that draws progress.
 
     `prompts` is the number to decode in all groups, repetitions included; by default, in the groups so far.
-    `now` is the clock, in seconds.
+    `results` is the folder whose audits count. `now` is the clock, in seconds.
     """
 
     def __init__(
-        self, console: Console, quiet: bool, prompts: int | None = None, now: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, console: Console, quiet: bool, prompts: int | None = None, results: Path | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._console, self._quiet, self._now = console, quiet, now
+        self._failed = failed_audits(results) if results else []
         self._total, self._known, self._done, self._left = prompts or 0, prompts is not None, 0, 0
         self._group: dict[RunSpec, Rolling] = {}
         self._prepared = 0.0  # seconds spent preparing arms
@@ -195,7 +200,9 @@ class Display(Observer):
 
     def begin(self, cells: Sequence[Cell], prompts: int) -> None:
         beside = self._live_cells  # of another engine, measured at the same time
-        begun = {cell.spec: Rolling.of(cell.samples) for cell in cells}
+        rows = [{**cell.spec.model_dump(mode="json"), **cell.resolved} for cell in cells]
+        failed = [bool(fault_of(row, self._failed)) for row in rows]
+        begun = {cell.spec: Rolling.of(cell.samples, fails) for cell, fails in zip(cells, failed, strict=True)}
         if beside & set(begun):
             self._again(begun)
             return
@@ -227,7 +234,8 @@ class Display(Observer):
 
     def estimated(self, spec: RunSpec, speedup: float, prompts: int) -> None:
         many = f"{prompts} prompts, not compiled yet"
-        self._say(f"first estimate, {name_of(spec)}: about {speedup:.1f}× ({many}: provisional)")
+        fault = f", {LOSSY}" * self._group.get(spec, Rolling()).failed
+        self._say(f"first estimate, {name_of(spec)}: about {speedup:.1f}× ({many}: provisional{fault})")
 
     def _say_late(self, spec: RunSpec | None) -> None:
         """Name an arm after a long preparation, on a terminal with a clock; None: no arm is being prepared.

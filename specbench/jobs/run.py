@@ -156,7 +156,7 @@ class Terminal:
     def begin(self, description: dict[str, Any], prompts: int | None) -> Display:
         if self.output.verbose and not self.output.quiet:
             say(self.console, json.dumps(description, indent=2).splitlines())
-        return Display(self.console, self.output.quiet, prompts)
+        return Display(self.console, self.output.quiet, prompts, self.output.parent)
 
     def note(self, line: str) -> None:
         if not self.output.quiet and line not in self.said:

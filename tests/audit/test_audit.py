@@ -23,14 +23,17 @@ from specbench.audit.certificate import (
     sentences,
 )
 from specbench.audit.course import Bounds, Course
+from specbench.audit.findings import BELOW, expected_of
+from specbench.audit.local import Agreement
 from specbench.audit.probes import Ask, Reply, ServerProbe
+from specbench.backends.choose import backend_for
 from specbench.backends.engines import client, install
 from specbench.backends.engines.started import Started
 from specbench.errors import InterruptedRunError, NotLosslessError, ServerError, UsageError
 from specbench.jobs.audit import answers, judged, scored, show
 from specbench.jobs.output import Output
 from specbench.results.documents import LOSSY, failed_audits, fault_of
-from specbench.spec import BASELINE
+from specbench.spec import BASELINE, RunSpec
 from tests.show.test_report_page import HOSTILE, check_harmless, page_of
 from tests.support import faulty_server
 from tests.support.direct import Direct, audited, course
@@ -166,6 +169,42 @@ def test_the_bound_of_requests_adds_requests_under_load() -> None:
     assert sum(len(trials) for _, trials in found) == 150
     assert found[-1][0].name == "concurrent"
     assert len({trial.ask.prompt for _, trials in found[-4:] for trial in trials}) > 20
+
+
+@pytest.mark.parametrize("prompt", [(1, 2, 3), (5, 9, 4, 7)])
+def test_the_accepted_tokens_are_those_that_the_draft_model_agrees_with(pair: Pair, prompt: tuple[int, ...]) -> None:
+    common = {"tier": "eager", "dtype": "float32", "max_new_tokens": 24, "ignore_eos": True}
+    spec = RunSpec(target=str(pair.target), draft=str(pair.draft), method="chain", k=3, **common)
+    backend = backend_for([spec.baseline, spec])
+    backend.load(64)
+    (trace,) = backend.prepare(spec, 8)([list(prompt)], [0])
+    agrees = Agreement(RunSpec(target=str(pair.draft), method=BASELINE, k=0, **common))(prompt, trace.tokens)
+    assert any(agrees)
+    assert not all(agrees)
+    accepted, drafted = expected_of(agrees, 3)
+    assert accepted == sum(one.accepted for one in trace.rounds)
+    assert abs(drafted - sum(one.drafted for one in trace.rounds)) <= 3, "the first round may be that of the prompt"
+
+
+@pytest.mark.parametrize(("share", "found"), [(1.0, True), (0.3, False)])
+def test_a_draft_that_is_accepted_less_than_it_agrees_is_reported(share: float, found: bool) -> None:
+    one = course(share=0.1)
+    one.agrees = lambda prompt, output: [at % 10 < 10 * share for at in range(len(output))]
+    made = [finding for finding in audited(one).findings if finding.what == BELOW]
+    assert bool(made) == found
+    for finding in made:
+        assert "the draft model itself agrees with 96%" in finding.detail
+        assert "cache of the draft" in finding.cause
+
+
+def test_the_time_of_an_audit_holds_its_scores() -> None:
+    one = course(share=0.1)
+    found, left = answers(one)
+    assert not left
+    known = len(one.known)
+    scored(one, found)
+    assert len(one.known) == known, "nothing is left to score"
+    assert one.sent == 2 * sum(len(trials) for _, trials in found)
 
 
 def test_the_end_of_its_time_keeps_what_is_known() -> None:

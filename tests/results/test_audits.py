@@ -1,13 +1,16 @@
 """What an audit proved of a deployment holds for its runs: numbers of one that failed are shown nowhere."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from specbench.jobs import run as jobs
 from specbench.jobs.output import Output
+from specbench.jobs.progress import Display
 from specbench.library.result import load_run
 from specbench.results.documents import About, deployment, failed_audits, fault_of
 from specbench.results.named_runs import as_text
@@ -149,3 +152,15 @@ def test_a_run_says_so_when_it_ends(run: Path, capsys: pytest.CaptureFixture[str
 def test_the_list_of_runs_counts_it_as_not_measured(run: Path, command: Command) -> None:
     (one,) = json.loads(command("list", run.parent, "--format", "json").ok().out)
     assert one["cells"] == "1 of 2"
+
+
+def test_progress_shows_no_speedup_without_the_word(tmp_path: Path) -> None:
+    audit(tmp_path, row())
+    one = cell(sample(), resolved=SERVER, method="chain", backend="vllm-serve", spec_config="ngram", k=4)
+    for cells, shown in (([one], True), ([cell(sample(), k=4)], False)):
+        screen = io.StringIO()
+        with Display(Console(file=screen, force_terminal=True, width=150), False, results=tmp_path) as display:
+            display.begin(cells, 2)
+            display.estimated(cells[0].spec, 1.5, 3)
+        assert ("1.54× … NOT LOSSLESS" in screen.getvalue()) == shown
+        assert ("not compiled yet: provisional, NOT LOSSLESS)" in screen.getvalue()) == shown
