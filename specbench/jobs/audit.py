@@ -127,7 +127,10 @@ def spec_of(wanted: Wanted) -> RunSpec:
 
 def draft_of(spec: RunSpec, wanted: Wanted) -> RunSpec | None:
     """The model that drafts token by token, as a target; None if there is none, or it is not named."""
-    alone = "draft" in spec.spec_config if spec.spec_config else spec.method == "chain"
+    arm = spec.spec_config or ""
+    alone = spec.method == "chain" and (
+        arm in ("", "draft-model") or ('"draft_model"' in arm and "parallel" not in arm)
+    )
     draft = wanted.settings.get("draft") if wanted.url else spec.draft if alone else None
     return cell_of({"target": draft, "method": BASELINE, "tier": "eager", "device": "cpu"}) if draft else None
 
