@@ -148,6 +148,15 @@ def without_updates(sample: Sample) -> Sample:
     return replace(sample, method=replace(method, seconds=method.seconds - method.updating))
 
 
+def length_of(samples: Sequence[Sample]) -> statistics.Interval:
+    """The acceptance length of rounds that no end of a text cuts, with its interval over prompts."""
+    groups = [[r for sample in group for r in sample.method.rounds] for group in by_prompt(samples)]
+    places = range(1, max((r.usable for some in groups for r in some), default=0) + 1)
+    return statistics.length_interval(
+        [[(sum(r.accepted >= i for r in some), sum(r.reached >= i for r in some)) for i in places] for some in groups]
+    )
+
+
 def alpha_of(samples: Sequence[Sample]) -> statistics.Interval:
     """α with its interval over prompts: tested tokens of one prompt are not independent."""
     counts = [metrics.acceptance([r for s in g for r in s.method.rounds]) for g in by_prompt(samples)]
