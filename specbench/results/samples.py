@@ -143,6 +143,13 @@ def speedup_of(samples: Sequence[Sample]) -> statistics.Interval:
     )
 
 
+def time_over(samples: Sequence[Sample], others: Sequence[Sample]) -> statistics.Interval:
+    """Seconds per token ÷ those of other samples of the same prompts, paired by prompt."""
+    known = {(one.prompt, one.repeat, one.turn): one.method for one in others}
+    both = [(one, known.get((one.prompt, one.repeat, one.turn))) for one in samples]
+    return speedup_of([replace(one, baseline=one.method, method=other) for one, other in both if other])
+
+
 def without_updates(sample: Sample) -> Sample:
     method = sample.method
     return replace(sample, method=replace(method, seconds=method.seconds - method.updating))
