@@ -114,9 +114,16 @@ def test_every_engine_is_made_to_accept_as_much() -> None:
 def test_the_options_of_an_engine_are_printed_for_a_run(command: Command) -> None:
     found = command("profile", str(RUN), "--cell", "K2", "--engine", "llama-server")
     assert found.code == 0, found.err
-    rates = [float(rate) for rate in found.out.removeprefix("--spec-synth-rates ").split(",")]
-    assert len(rates) == 2
-    assert 1 > rates[0] > rates[1] > 0
+    option, words, hash_, *said = found.out.split()
+    first, second = map(float, words.split(","))
+    assert (option, hash_) == ("--spec-synth-rates", "#")
+    assert 1 > first > second > 0
+    length, low, high = (float(word.strip("[],")) for word in said[1:4])
+    assert length == pytest.approx(1 + first + second, abs=1e-3)
+    assert low < length < high
+    assert found.out.endswith("independent draws, K = 2\n")
+    source = json.loads(command("profile", str(RUN), "--cell", "K2").out)["source"]
+    assert [round(source[name], 3) for name in ("al", "al_low", "al_high")] == [length, low, high]
     wrong = command("profile", str(RUN), "--cell", "K2", "--engine", "ollama")
     assert wrong.code == 2
     assert "unknown engine 'ollama': choose one of vllm, sglang" in wrong.err

@@ -26,12 +26,14 @@ from specbench.results.documents import failed_audits, fault_of, iso_time
 from specbench.results.named_runs import DESCRIPTION, TABLE, read_json, runs_in, short_name
 from specbench.results.numbers import NUMBERS
 from specbench.results.reading import Run, rows_of
+from specbench.results.samples import by_prompt, length_of
+from specbench.results.statistics import bounds
 from specbench.show import compare as shown
 from specbench.show.fitting import draw, screen, sentence
 from specbench.show.table import print_records
 from specbench.show.text import Format
 from specbench.show.verdict import lead, paragraphs, together
-from specbench.wording import clean, clean_path, text_in
+from specbench.wording import clean, clean_path, counted, formatted, interval_text, text_in
 
 CompareStyle = Literal["table", "md", "json", "junit", "gha"]
 
@@ -303,16 +305,22 @@ PROFILE_NEEDS = ("status", "target", "dataset", "method", "k")
 
 
 def start_profile(run: Path, cell: str, output: Path | None, engine: str = "") -> None:
-    """Write or print the profile of a cell of the run, or print what makes an engine accept as much."""
+    """Write or print the profile of a cell of the run, or print what makes an engine accept as much,
+    with the acceptance length and its interval as a comment of the shell."""
     (read,) = read_given([run])
     rows = [row for _, row in rows_with(read, PROFILE_NEEDS)]
     tell([read])
     found, about = profile_of_run(rows, cell)
+    samples = next(one.samples for one in read.judged if one.spec.key == about["cell"])
+    length = bounds("al", length_of(samples))
     if engine:
         if engine not in found.forced:
             raise UsageError(f"unknown engine {clean(engine, 60)!r}: choose one of {', '.join(found.forced)}")
-        typer.echo(found.forced[engine])
+        al, *interval = length.values()
+        over = f"{interval_text(*interval)}, 95 % over {counted(len(by_prompt(samples)), 'independent draw')}"
+        typer.echo(f"{found.forced[engine]}  # AL {formatted(al)} {over}, K = {len(found.conditional)}")
         return
+    about |= {name: value and round(value, 4) for name, value in length.items()}
     if output is None:
         typer.echo(found.text(**about), nl=False)
         return

@@ -27,11 +27,12 @@ from specbench.jobs.resume import NOTHING, Typed, record_rest
 from specbench.judge.candidates import Choice, best_choices, best_ks, contenders, flaw, name_of, vllm_schedule, why_not
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
+from specbench.measure.fit import draft_memory
 from specbench.models.checkpoints.names import drafts_of
 from specbench.results.cells import raise_for_status
 from specbench.results.named_runs import short_name
 from specbench.results.reading import audited_cells, read_run
-from specbench.show.run_output import rendered
+from specbench.show.run_output import regret_lines, rendered
 from specbench.show.table import print_markdown, print_table
 from specbench.show.verdict import together, topics_of
 from specbench.spec import RunSpec
@@ -102,21 +103,24 @@ def start_recommend(cells: Sequence[RunSpec], setup: Setup) -> None:
     scouts = [cell.with_(limit=min(cell.limit or SCOUTS, SCOUTS)) for cell in cells]
     if setup.before and list(read_run(setup.before).specs) != scouts:
         raise UsageError(f"--resume {setup.before}: not the first run of this command: repeat it with its options")
+    named = {name_of(cell.model_dump()): cell for cell in cells}
+    drafts = {name: draft_memory(cell) for name, cell in named.items()}
     first = setup.recorded(scouts, setup.before)
     loads = grouped([cell.row() for cell in first.cells], lambda row: tuple(text_in(row, name) for name in LOAD))
     again = most_promising(cells, first, loads, setup)
     before = setup.second(again)
     final = setup.recorded([] if before else fitting(again, first, time.monotonic() - began, setup.minutes), before)
     rows, certificates = after_audits(final, began + 60 * setup.minutes, setup)
-    lines = [line for load in loads for line in choices(load, rows)]
+    lines = [{**line, "memory": drafts[line["candidate"]]} for load in loads for line in choices(load, rows)]
     if output.style not in ("table", "md"):
         typer.echo(rendered(lines, output.style), nl=False)
         return
     constant = {name for name in LOAD if len({str(line[name]) for line in lines}) == 1}
+    constant |= {"memory"} if not any(drafts.values()) else set()
     table = [{name: value for name, value in line.items() if name not in constant} for line in lines]
     (print_markdown if output.style == "md" else print_table)("candidates", table)
     answers = recommend(with_command(rows, final.about.command, short_name(final.path)))
-    typer.echo("\n".join(["", *together(answers), *certificates, ""]))
+    typer.echo("\n".join(["", *together(answers), *regret_lines(final.cells), *certificates, ""]))
     for answer, topic in zip(answers, topics_of(answers), strict=True):
         heading = f"deploy ({topic}):" if len(answers) > 1 else "deploy:"
         typer.echo("\n  ".join([heading, *deploy(answer, rows)]))
@@ -134,7 +138,7 @@ def most_promising(
         flaws = dict.fromkeys(flaw(row) for load in loads for row in load)
         raise CellsFailedError(f"no candidate was measured: {'; '.join(flaws)}")
     setup.say("measuring again: " + ", ".join(f"{name} (K = {k})" for name, k in wanted))
-    again = [cell.with_(k=k) for cell in cells for name, k in wanted if (cell.spec_config or cell.method) == name]
+    again = [cell.with_(k=k) for cell in cells for name, k in wanted if name_of(cell.model_dump()) == name]
     return list(dict.fromkeys(again))
 
 
@@ -202,12 +206,16 @@ def deploy(answer: Recommendation, rows: Sequence[Row]) -> list[str]:
     """The words that start each engine with the recommended draft; for vLLM K by batch where that differs."""
     if (row := winner(answer, rows)) is None:
         return ["the engine without a draft"]
-    served, named = text_in(row, "backend"), ("target", "draft", "method", "k", "spec_config")
+    served, named = text_in(row, "backend"), ("target", "draft", "method", "k", "schedule", "spec_config", "spec_args")
     spec = RunSpec(**{name: row[name] for name in named if row.get(name)})
-    arm = spec.spec_config or arms.METHODS.get(spec.method, "")
+    arm, more = spec.spec_config or arms.METHODS.get(spec.method, ""), arms.split(spec.spec_args)
     engines = [one for one in ([served] if served in arms.ENGINES else arms.ENGINES) if arm in arms.ENGINES[one].named]
-    lines = [f"{one}: {shlex.join(arms.filled(spec.with_(backend=one), arm, spec.draft))}" for one in engines]
-    schedule = vllm_schedule(best_ks([row for row in rows if name_of(row) == (spec.spec_config or spec.method)]))
+    engines = engines if spec.schedule == "constant" else []
+    words = {one: [*arms.filled(spec.with_(backend=one), arm, spec.draft), *more] for one in engines}
+    if arms.passed_through(spec):
+        words = {served: [*([arms.CONFIG, spec.spec_config] if spec.spec_config else []), *more]}
+    lines = [f"{one}: {shlex.join(some)}" for one, some in words.items()]
+    schedule = vllm_schedule(best_ks([one for one in rows if name_of(one) == name_of(row)]))
     if len(schedule.get("num_speculative_tokens_per_batch_size", [])) > 1 and "vllm-serve" in engines:
         lines.append(f"vllm-serve, K by requests at once: {json.dumps(schedule)}")
     unsure = ["once that is certain:"] if answer.answer == "UNCLEAR" else []

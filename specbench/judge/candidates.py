@@ -1,12 +1,12 @@
 """The cells that a verdict may recommend, their names and intervals, and reasons against the others.
 
-Also the K within 1 % of the best, by batch too, and the regret of a cell that chose its method.
-All from rows of results.csv, as numbers or as text.
+Also the K within 1 % of the best, by batch too, and the regret of cells that choose their method or K, which alone
+reads samples. All else is from rows of results.csv, as numbers or as text.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 from specbench.judge.advice import QUESTION, at_once, drafting
 from specbench.judge.predictions import conditional
 from specbench.results import noise
+from specbench.results.cells import Cell
+from specbench.results.samples import time_over
 from specbench.results.statistics import Interval, widened
 from specbench.spec import BASELINE, CHOOSING, drafted_by
 from specbench.theory import optimum
@@ -132,29 +134,38 @@ def by_costs(best: Candidate) -> float | None:
 
 
 SAME = (*QUESTION, "prompts")
+POLICIES = ("enable_adaptive_verification", "num_speculative_tokens_per_batch_size", "--speculative-adaptive")
 
 
-def best_fixed(row: Row, rows: Sequence[Row]) -> tuple[str, float] | None:
-    """The fastest separately measured choice, and the regret in time per token; None if none was measured."""
-    speedup = number_in(row, "speedup")
-    if text_in(row, "method") != CHOOSING or not speedup:
-        return None
-    beside = [
-        one
-        for one in rows
-        if one is not row and not flaw(one) and all(text_in(one, name) == text_in(row, name) for name in SAME)
-    ]
-    names = text_in(row, "choices").split(",")
-    rates = {
-        name: number_in(one, "speedup") or 0.0
-        for one in beside
-        if (name := f"{text_in(one, 'method')}:{text_in(one, 'k')}") in names and is_constant(one)
-    }
-    if not rates:
-        return None
-    rates |= {BASELINE: 1.0} if BASELINE in names else {}
-    best = max(rates, key=rates.__getitem__)
-    return best, rates[best] / speedup - 1
+def adaptive(row: Row) -> bool:
+    """Whether a cell chooses its method or K while it decodes, by itself or by the words of its server."""
+    config, words = text_in(row, "spec_config"), text_in(row, "spec_args")
+    own = text_in(row, "method") == CHOOSING or not is_constant(row) or config == "adaptive"
+    return own or any(policy in config + words for policy in POLICIES)
+
+
+def regrets(cells: Sequence[Cell]) -> Iterator[tuple[Row, str, int, Interval]]:
+    """The row of every adaptive cell, the best static choice measured beside it under its load, the number of these,
+    and its time per token over that of the best, less 1, with an interval widened for the best of so many. A cell
+    with a list of choices is compared with these.
+    """
+    if not any(adaptive(cell.spec.model_dump()) for cell in cells):
+        return
+    sound = [(row, cell.samples) for cell in cells if not flaw(row := cell.row())]
+    for row, samples in sound:
+        own = text_in(row, "choices").split(",") if text_in(row, "method") == CHOOSING else None
+        times = {
+            f"{name_of(one)} with K = {one['k']}": time_over(samples, others)
+            for one, others in sound
+            if adaptive(row) and not adaptive(one) and all(text_in(one, name) == text_in(row, name) for name in SAME)
+            and (own is None or f"{one['method']}:{one['k']}" in own)
+        }  # fmt: skip
+        if times and (own is None or BASELINE in own):
+            times["no draft"] = time_over(samples, [replace(one, method=one.baseline) for one in samples])
+        if times:
+            best = max(times, key=lambda name: times[name].value)
+            over = widened(times[best], len(times))
+            yield row, best, len(times), Interval(over.value - 1, over.low - 1, over.high - 1)
 
 
 @dataclass(frozen=True)
@@ -232,20 +243,22 @@ class Choice:
 
 
 def name_of(row: Row) -> str:
-    """The arm of a server, or the method."""
-    return text_in(row, "spec_config") or text_in(row, "method")
+    """The arm of a server, by name or in its words, or the method; with a schedule that is not constant."""
+    words = " ".join(filter(None, (text_in(row, "spec_config"), text_in(row, "spec_args"))))
+    return (words or text_in(row, "method")) + ("" if is_constant(row) else f" --schedule {text_in(row, 'schedule')}")
 
 
 def lookaheads(row: Row) -> list[Choice]:
-    """The choices that one drafting cell predicts; its own K alone for blocks, or if acceptance by position is not
-    known."""
+    """The choices that one drafting cell predicts; its own K alone for blocks, if acceptance by position is not known,
+    if K is adaptive, or if it is in words that go to an engine as they are."""
     speedup, tokens, most = (number_in(row, name) for name in ("speedup", "tokens_per_round", "k"))
     if flaw(row) or not speedup or not tokens or not most:
         return []
     low, high = (number_in(row, name) or speedup for name in ("speedup_low", "speedup_high"))
     joint = list(accumulate(conditional(row), mul))[: int(most)]
-    block = name_of(row) in BLOCKS or (at_once(row) and text_in(row, "method") == "chain")
-    if block or not joint or not sum(joint):
+    words = text_in(row, "spec_config") or text_in(row, "spec_args")
+    own = adaptive(row) or words in BLOCKS or words.startswith(("{", "-"))
+    if own or (at_once(row) and text_in(row, "method") == "chain") or not joint or not sum(joint):
         return [Choice(row, int(most), speedup, low, high)]
     drafted = (tokens - 1) / sum(joint)  # of rounds, those with a draft; and texts end within rounds
     round_time, found = tokens / speedup, list[Choice]()
@@ -264,8 +277,10 @@ def best_choices(rows: Sequence[Row]) -> list[Choice]:
 
 
 def contenders(found: Sequence[Choice]) -> list[Choice]:
-    """Those of some sorted choices that could be the fastest, or faster than no draft, by their bounds."""
-    return [one for one in found[:MOST] if one is found[0] or (one.high >= found[0].low and one.high > 1)]
+    """Those of some sorted choices that could be the fastest, or faster than no draft, by their bounds; and adaptive
+    ones, for their regret."""
+    able = [one for one in found[:MOST] if one is found[0] or (one.high >= found[0].low and one.high > 1)]
+    return [one for one in found if one in able or adaptive(one.row)]
 
 
 def why_not(choice: Choice, found: Sequence[Choice]) -> str:

@@ -10,10 +10,12 @@ import torch
 from specbench import hub
 from specbench.backends.base import Backend, Held
 from specbench.backends.checked import checkpoints_of, lacking_extras
+from specbench.backends.choose import backend_for
+from specbench.backends.engines.install import LLAMA_CPP, VLLM
 from specbench.backends.roles import shipped_source
 from specbench.data import sources
 from specbench.errors import SMALLER, Missing, TooLargeError
-from specbench.measure.group import Failure
+from specbench.measure.group import Failure, attempt
 from specbench.models.checkpoints import loading, weights
 from specbench.models.checkpoints.names import Checkpoint, fetch, repository
 from specbench.models.execution.machine import free_memory, resident
@@ -22,6 +24,7 @@ from specbench.theory.memory import Fit
 from specbench.wording import gigabytes
 
 HOST = torch.device("cpu")
+ANSWERS = (4096, 8192)  # tokens of two answers, whose caches differ by what a token takes
 State = Literal["here", "to fetch", "missing"]
 
 
@@ -30,6 +33,8 @@ def fit_of(backend: Backend, held: Sequence[Held]) -> Fit | None:
     demand = backend.demand(held)
     if demand is None:
         return None
+    if demand.place is not None:
+        return Fit(demand.place[0], demand, demand.place[1], None)
     here = backend.device.type == HOST.type
     host = None if here else free_memory(HOST)
     return Fit(str(backend.device), demand, free_memory(backend.device), host, resident() if here else 0)
@@ -107,6 +112,29 @@ def beside(fit: Fit, size: int) -> Failure:
         f"it takes about {gigabytes(size)} of the memory of {fit.device}, which is not free with the other cells "
         "loaded: measure it in a run of its own",
     )
+
+
+def draft_memory(spec: RunSpec) -> str:
+    """The memory that the draft of a cell takes, and the tokens whose keys and values then fit into what is free, in
+    one slot or in several; empty without a draft, or if sizes are not known."""
+    found, each = attempt(lambda: backend_for([spec])), list[int]()
+    if isinstance(found, Failure) or spec.backend in (VLLM, LLAMA_CPP):  # these count all weights for each process
+        return ""
+    for one in (spec.baseline, spec):
+        fit, longer = (fit_of(found, [Held([one.with_(batch=1, max_new_tokens=n)], 0)]) for n in ANSWERS)
+        if fit is None or longer is None:
+            return ""
+        parts = fit.demand.parts, longer.demand.parts
+        short, long = (sum(part.size for part in some if part.kind == "caches") for some in parts)
+        each.append((long - short) // (ANSWERS[1] - ANSWERS[0]))
+        weights, free = [part for part in fit.demand.parts if part.kind.endswith("weights")], fit.free
+    target, draft = (sum(part.size for part in weights if (part.role == "target") is own) for own in (True, False))
+    alone, both = each
+    taken = f"{gigabytes(draft)} and {(both - alone) / 1000:.1f} kB a token" if draft or both > alone else ""
+    if not taken or free is None or not alone:
+        return taken
+    before, after = (max(free - size, 0) // cache for size, cache in ((target, alone), (target + draft, both)))
+    return f"{taken}: room for {after:,} tokens, not {before:,}" + (f" (−{1 - after / before:.0%})" if before else "")
 
 
 @dataclass(frozen=True)

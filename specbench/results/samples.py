@@ -143,9 +143,25 @@ def speedup_of(samples: Sequence[Sample]) -> statistics.Interval:
     )
 
 
+def time_over(samples: Sequence[Sample], others: Sequence[Sample]) -> statistics.Interval:
+    """Seconds per token ÷ those of other samples of the same prompts, paired by prompt."""
+    known = {(one.prompt, one.repeat, one.turn): one.method for one in others}
+    both = [(one, known.get((one.prompt, one.repeat, one.turn))) for one in samples]
+    return speedup_of([replace(one, baseline=one.method, method=other) for one, other in both if other])
+
+
 def without_updates(sample: Sample) -> Sample:
     method = sample.method
     return replace(sample, method=replace(method, seconds=method.seconds - method.updating))
+
+
+def length_of(samples: Sequence[Sample]) -> statistics.Interval:
+    """The acceptance length of rounds that no end of a text cuts, with its interval over prompts."""
+    groups = [[r for sample in group for r in sample.method.rounds] for group in by_prompt(samples)]
+    places = range(1, max((r.usable for some in groups for r in some), default=0) + 1)
+    return statistics.length_interval(
+        [[(sum(r.accepted >= i for r in some), sum(r.reached >= i for r in some)) for i in places] for some in groups]
+    )
 
 
 def alpha_of(samples: Sequence[Sample]) -> statistics.Interval:

@@ -73,6 +73,19 @@ def ratio_of_means(
     return _interval(metrics.ratio(metrics.ratio(*totals[:2]), metrics.ratio(*totals[2:])), columns, (1, -1, -1, 1))
 
 
+def length_interval(counts: Sequence[Sequence[tuple[int, int]]]) -> Interval:
+    """An acceptance length, 1 + Σᵢ Πⱼ≤ᵢ (accepted ÷ tested at position j), from (accepted, tested) by prompt and
+    position."""
+    table = np.asarray(counts, dtype=float).reshape(len(counts), -1, 2)
+    totals = table.sum(axis=0)
+    accepted, tested = np.moveaxis(np.concatenate([totals[None], totals - table]), -1, 0)
+    joint = np.cumprod(np.divide(accepted, tested, out=np.zeros_like(accepted), where=tested > 0), axis=1)
+    value, *left_out = (1 + joint.sum(axis=1)).tolist()
+    half = _student(len(left_out)) * math.sqrt(jackknife(np.log(left_out))) if len(left_out) > 1 else math.nan
+    low, high = np.clip(value * np.exp([-half, half]), 1, 1 + table.shape[1]).tolist()
+    return Interval(value, low, high)
+
+
 def share_of(good: int, of: int, draws: int) -> Interval:
     """A share with Wilson's 95 % interval: `good` of `of` requests, which depend on `draws` independent prompts.
 

@@ -17,7 +17,7 @@ from specbench.judge.advice import (
     rejected_drafts,
     worst_circle,
 )
-from specbench.judge.candidates import best_fixed, distance_of
+from specbench.judge.candidates import distance_of, regrets
 from specbench.judge.settling import BUSY, in_few_turns, per_turn, with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.results.cells import Cell
@@ -57,7 +57,7 @@ from specbench.show.text import (
     pair_name,
 )
 from specbench.show.verdict import details, paragraphs, together
-from specbench.wording import Row, clean, counted, formatted, grouped, literal, number_in
+from specbench.wording import Row, clean, counted, formatted, grouped, interval_text, literal, number_in
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 ANSWERS = ("YES", "NO", "PROVISIONAL", "UNCLEAR")
@@ -71,7 +71,7 @@ class Shown:
 
     command, run: its command line, and its folder as named in commands; categories, beliefs: the rows of
     these tables; explain: include every explanatory table and all notes. about: the run's identity in JSON;
-    None for rows without a run.
+    None for rows without a run. regrets: `regret_lines`.
     """
 
     command: str = ""
@@ -80,13 +80,14 @@ class Shown:
     beliefs: Beliefs = field(default_factory=dict)
     explain: bool = False
     about: About | None = None
+    regrets: Sequence[str] = ()
 
     @staticmethod
     def of(cells: Sequence[Cell], command: str, run: str, *, explain: bool) -> "Shown":
         """Collect what is shown of a run besides the rows of its cells."""
         categories = [row for cell in cells for row in cell.category_rows()]
         beliefs = {cell.spec.key: cell.belief_rows() for cell in cells}
-        return Shown(command, run, categories, beliefs, explain)
+        return Shown(command, run, categories, beliefs, explain, regrets=regret_lines(cells))
 
 
 SHOWN = Shown()
@@ -185,7 +186,20 @@ def category_tables(rows: Sequence[Row], categories: Sequence[Row]) -> Iterator[
 
 def told(rows: Sequence[Row], found: Sequence[Recommendation], shown: Shown) -> list[str]:
     """The notes below the tables: all with --explain, else the few that change the meaning of the numbers."""
-    return notes(rows) if shown.explain else brief(rows, [reason for one in found for reason in one.reasons])
+    more = notes(rows) if shown.explain else brief(rows, [reason for one in found for reason in one.reasons])
+    return [*shown.regrets, *more]
+
+
+def regret_lines(cells: Sequence[Cell]) -> list[str]:
+    """What adaptive cells cost against the best static choice measured beside them, under each load."""
+    found = list(regrets(cells))
+    rows = [cell.row() for cell in cells] if found else []
+    return [
+        f"{cell_name(row, rows)}: regret {over.value:+.1%} of time "
+        + (f"[{over.low:+.1%}, {over.high:+.1%}]" if over.low == over.low else interval_text(None, None))
+        + f" against {best}, the best of {among} static choices"
+        for row, best, among, over in found
+    ]
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -229,15 +243,11 @@ def named(rows: Sequence[Row], part: Callable[[Row], list[str]]) -> list[str]:
 
 
 def choosing(row: Row, rows: Sequence[Row]) -> list[str]:
-    """The choices of a cell that chooses its method, their cost, and the regret if measured."""
+    """The choices of a cell that chooses its method, and their cost."""
     if not row.get("chosen"):
         return []
-    found = best_fixed(row, rows)
     spent = formatted(number_in(row, "choosing_cost"), "+.1%")
-    said = f"{cell_name(row, rows)}: chose {clean(row['chosen'], 200)}; the others cost {spent} of time"
-    if found:
-        said += f"; {found[1]:+.1%} of time against {found[0]}, the best of its choices, which was measured as well"
-    return [said]
+    return [f"{cell_name(row, rows)}: chose {clean(row['chosen'], 200)}; the others cost {spent} of time"]
 
 
 def lossy(row: Row) -> list[str]:

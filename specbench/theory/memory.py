@@ -125,12 +125,13 @@ def total(some: Iterable[Part]) -> int:
 class Demand:
     """The demand of a run on its device, the need of its host while weights are read, and the demand with other
     settings, by their names, computed when it is wanted. cells: bytes of every cell with its baseline and
-    without the others, by its key."""
+    without the others, by its key. place: the memory that another process takes it from, and its free bytes."""
 
     parts: Sequence[Part]
     loading: int
     others: Callable[[], Mapping[str, Sequence[Part]]] = dict
     cells: Mapping[str, int] = field(default_factory=dict)
+    place: tuple[str, int | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,17 @@ from typing import Any
 
 import pytest
 
+from specbench.backends.base import Held
 from specbench.backends.choose import backend_for
 from specbench.backends.engines import arms, client, install, started
 from specbench.backends.engines.started import Started
 from specbench.backends.roles import carries
 from specbench.errors import ServerError, SpecbenchError, UnusableModelError, UsageError
 from specbench.measure import grid
+from specbench.measure.fit import draft_memory
 from specbench.measure.lossless import losslessness_of
 from specbench.spec import BASELINE, RunSpec
+from specbench.wording import gigabytes
 from tests.support import fake_engine
 from tests.support.frontdoor import Command
 from tests.support.signals import MAIN
@@ -143,6 +146,61 @@ def test_lookups_that_keep_answers_are_known_and_every_load_has_fresh_servers(be
     backend.prepare(spec, 4)
     backend.keep([spec.with_(batch=4)])
     assert left(begun) == []
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_draft_that_does_not_fit_is_left_out_before_a_server_starts(
+    command: Command, begun: Path, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, draft = (started.network_of(str(name), None, False) for name in (pair.target, pair.draft))
+    free = target.weights + target.cache(NEW + K, 1) + draft.weights
+    monkeypatch.setattr(started, "free", lambda: [free])
+    data = prompts(tmp_path / "words.jsonl", 4, 6)
+    common = (*pair.options, "--dataset", data, "--max-new-tokens", NEW, "--warmup", 0, "--k", K)
+    found = command("run", "--backend", "vllm-serve", *common, "--spec-config", "draft-model", "--spec-config", "ngram")
+    dropped, kept = found.table()
+    assert (dropped["status"], kept["status"], found.code) == ("oom", "ok", 6)
+    size = int(dropped["memory_estimate"])
+    assert size == free + draft.cache(NEW + K, 1)
+    assert dropped["error"].startswith(f"it takes about {gigabytes(size)} of the memory of cpu, and {gigabytes(free)}")
+    assert all("draft_model" not in json.dumps(one["words"]) for one in engines(begun))
+    spec = spec_of(pair, spec_config="draft-model")
+    before = (free - target.weights) // target.cache(1, 1)
+    after = (free - target.weights - draft.weights) // (target.cache(1, 1) + draft.cache(1, 1))
+    taken = f"{gigabytes(draft.weights)} and {draft.cache(1, 1) / 1000:.1f} kB a token"
+    lost = f"room for {after:,} tokens, not {before:,} (−{1 - after / before:.0%})"
+    assert draft_memory(spec) == f"{taken}: {lost}"
+    assert draft_memory(spec.with_(spec_config="ngram")) == ""
+
+
+def test_memory_is_that_of_gpus_and_llama_cpp_divides_a_model_between_both(
+    begun: Path, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, spec = opened(pair, server_args="--dtype float32")
+    monkeypatch.setattr(started, "free", lambda: [10, 20, 30])
+    found = backend.demand([Held([spec], 9)])
+    assert found is not None
+    narrow, wide = (started.network_of(str(pair.target), None, one) for one in (False, True))
+    assert found.parts[0].size == wide.weights == pytest.approx(2 * narrow.weights, rel=0.01)
+    assert found.place == ("cuda:0, cuda:1", 50)
+    backend.name = "llama-server"
+    other = backend.demand([Held([spec], 9)])
+    assert other is not None
+    assert other.place == ("cuda:0, cuda:1, cpu", 60)
+
+
+@pytest.mark.parametrize("words", [{"spec_config": "mtp"}, {"spec_config": '{"method": "suffix"}'}])
+def test_a_draft_in_the_target_or_in_the_text_takes_nothing_that_is_known(
+    begun: Path, pair: Pair, words: dict[str, str]
+) -> None:
+    assert arms.draft_of(spec_of(pair, **words)) is None
+    assert draft_memory(spec_of(pair, **words)) == ""
+    given = {"spec_config": json.dumps({"method": "eagle3", "model": str(begun / "head"), "num_speculative_tokens": 3})}
+    assert arms.draft_of(spec_of(pair, **given)) == str(begun / "head")
+    backend, spec = opened(pair, **given)
+    assert backend.demand([Held([spec], 9)]) is None, "a head that is not here"
 
 
 # --- how they fail ----------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def test_candidates_are_measured_at_the_largest_lookahead_and_those_that_could_w
     assert [(row["method"], row["k"]) for row in rows] == [("chain", "3"), ("prompt-lookup", "3"), ("suffix", "3")]
     assert 1 <= len(again) <= 3
     assert all(int(row["k"]) <= 3 for row in again)
-    assert all(name in found.out for name in ("candidates", "predicted", "prompt-lookup", "deploy:"))
+    assert all(name in found.out for name in ("candidates", "predicted", "memory", "prompt-lookup", "deploy:"))
     assert any(word in found.out for word in ("YES", "NO", "UNCLEAR", "PROVISIONAL"))
 
 
@@ -80,6 +80,16 @@ def test_a_candidate_that_is_not_measured_again_says_why() -> None:
         (row("chain", 3, 0.8), "the engine without a draft"),
         (row("chain", 3, 1.01), "once that is certain:"),
         (row("chain", 3, 0.99), "the engine without a draft"),
+        (row("chain", 12, 1.4, schedule="auto"), "no server that specbench knows has this method"),
+        (row("chain", 3, 1.4, backend="sglang", spec_args="--speculative-adaptive"), "sglang: --speculative-adaptive"),
+        (
+            row("chain", 3, 1.4, backend="vllm-serve", spec_config='{"method": "mtp"}'),
+            'vllm-serve: --speculative-config \'{"method": "mtp"}\'',
+        ),
+        (
+            row("chain", 3, 1.4, backend="llama-server", spec_config="ngram-mod", spec_args="-t 2"),
+            "llama-server: --spec-type ngram-mod --spec-ngram-mod-n-min 0 --spec-ngram-mod-n-max 3 -t 2",
+        ),
     ],
 )
 def test_the_answer_ends_with_words_that_deploy_it(cell: dict[str, Any], words: str) -> None:

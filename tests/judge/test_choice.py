@@ -1,13 +1,27 @@
 """From one cell at the largest lookahead to all smaller ones, and to those that could win."""
 
+from dataclasses import replace
 from itertools import accumulate
 from operator import mul
 from typing import Any
 
 import pytest
 
-from specbench.judge.candidates import MOST, Choice, best_choices, contenders, lookaheads, why_not
+from specbench.judge.candidates import (
+    MOST,
+    Choice,
+    adaptive,
+    best_choices,
+    contenders,
+    lookaheads,
+    name_of,
+    regrets,
+    why_not,
+)
+from specbench.results.cells import Cell
+from specbench.show.run_output import regret_lines
 from specbench.theory.formulas import expected_tokens
+from tests.support.measured import baseline_trace, cell, method_trace, sample
 
 K, ALPHA = 8, 0.7
 
@@ -78,3 +92,54 @@ def test_those_that_could_be_the_fastest_and_pay_are_measured_again() -> None:
     losing = [choice("a", 0.9), choice("b", 0.89)]
     assert [one.name for one in contenders(losing)] == ["a"], "the best is measured, so that NO is certain"
     assert contenders([]) == []
+    policy = Choice({"spec_config": "adaptive"}, 4, 0.5, 0.4, 0.6)
+    assert contenders([*many, policy])[MOST:] == [policy], "whatever it promises, for its regret"
+
+
+# --- cells that choose K by themselves --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "policy", "name"),
+    [
+        ({}, False, "chain"),
+        ({"schedule": "auto"}, True, "chain --schedule auto"),
+        ({"spec_config": "adaptive"}, True, "adaptive"),
+        ({"spec_config": '{"enable_adaptive_verification": true}'}, True, '{"enable_adaptive_verification": true}'),
+        ({"spec_config": '{"method": "mtp"}'}, False, '{"method": "mtp"}'),
+        ({"spec_args": "--speculative-adaptive"}, True, "--speculative-adaptive"),
+        ({"spec_config": "ngram", "spec_args": "--more"}, False, "ngram --more"),
+    ],
+)
+def test_policies_and_words_of_engines_keep_the_lookahead_that_they_were_measured_with(
+    words: dict[str, str], policy: bool, name: str
+) -> None:
+    measured = row(1.2, 2.0, [0.7] * K, **words)
+    assert (adaptive(measured), name_of(measured)) == (policy, name)
+    ours = not policy and not name.startswith(("{", "-"))
+    assert [one.k for one in lookaheads(measured)] == (list(range(1, K + 1)) if ours else [K])
+
+
+def timed(arm: str, k: int, seconds: float, **more: Any) -> Cell:
+    """Ten prompts; every other one takes a tenth longer with an arm whose K is the same in every round."""
+    slower = {0: 1.0, 1: 1.0 if arm == "adaptive" else 1.1}
+    arms = [
+        {"baseline": replace(baseline_trace(range(9)), seconds=2.0),
+         "method": replace(method_trace((4, 4)), tokens=tuple(range(9)), seconds=seconds * slower[n % 2])}
+        for n in range(10)
+    ]  # fmt: skip
+    return cell(*(sample(f"p{n}", **one) for n, one in enumerate(arms)), spec_config=arm, k=k, **more)
+
+
+def test_the_regret_of_an_adaptive_arm_is_against_the_best_static_choice_under_its_load() -> None:
+    alone = [timed("adaptive", 7, 1.1), timed("dspark", 4, 1.0), timed("dspark", 7, 1.2)]
+    crowded = [timed("adaptive", 7, 2.2, batch=8), timed("dspark", 4, 3.0, batch=8)]
+    (_, best, among, one), (row, other, few, two) = regrets([*alone, *crowded])
+    assert (best, among, other, few, row["batch"]) == ("dspark with K = 4", 3, "no draft", 2, 8)
+    assert one.value == pytest.approx(1.1 / 1.05 - 1)
+    assert one.low < one.value < one.high
+    assert (two.value, two.low, two.high) == pytest.approx((0.1,) * 3)
+    first, second = regret_lines([*alone, *crowded])
+    assert "K 7, spec config adaptive, batch 1: regret +4.8% of time [" in first
+    assert second.endswith("regret +10.0% of time [+10.0%, +10.0%] against no draft, the best of 2 static choices")
+    assert regret_lines(alone[1:]) == regret_lines(alone[:1]) == []

@@ -8,7 +8,7 @@ import pytest
 
 from specbench.backends.base import Decode
 from specbench.errors import UsageError
-from specbench.judge.candidates import best_fixed
+from specbench.judge.candidates import regrets
 from specbench.measure.course import Choosing, refuse_choices
 from specbench.measure.grid import cells
 from specbench.measure.runner import measure
@@ -99,12 +99,12 @@ def test_prompts_of_a_batch_have_one_choice() -> None:
 def test_the_regret_is_against_the_best_choice_that_was_measured_beside_it() -> None:
     done, _ = measure([auto(), job(*NAMES, k=2), job(*NAMES, k=8)], Timed(), [Witness()])
     rows = [cell.row() for cell in done]
-    name, regret = best_fixed(rows[0], rows) or ("", 0.0)
-    assert name == "chain:2", "K = 8 is none of its choices"
-    assert regret == pytest.approx(rows[1]["speedup"] / rows[0]["speedup"] - 1)
-    assert regret > 0
-    assert best_fixed(rows[0], rows[:1]) is None
-    assert best_fixed(rows[1], rows) is None
+    ((row, name, among, regret),) = regrets(done)
+    assert (row["method"], name, among) == ("auto", "chain with K = 2", 2), "K = 8 is none of its choices"
+    assert regret.value == pytest.approx(rows[1]["speedup"] / rows[0]["speedup"] - 1)
+    assert regret.low < regret.value < regret.high
+    assert regret.value > 0
+    assert list(regrets(done[:1])) == list(regrets(done[1:])) == []
 
 
 # --- how it is asked for ----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from specbench.results.statistics import (
     difference_of_shares,
     geomean,
     half_width,
+    length_interval,
     log_error,
     ratio_of_totals,
     share_of,
@@ -63,6 +64,20 @@ def test_the_interval_is_the_one_computed_by_hand() -> None:
     assert found.low == pytest.approx(0.5 * math.exp(-t.ppf(0.975, 2) * error), rel=1e-12)
     assert found.high == pytest.approx(0.5 * math.exp(t.ppf(0.975, 2) * error), rel=1e-12)
     assert log_error(found, 3) == pytest.approx(error, rel=1e-12)
+
+
+def test_an_acceptance_length_follows_positions_and_its_interval_the_prompts() -> None:
+    """Two positions: 9 of 12 and 4 of 8; a jackknife by hand, and the ends of the possible."""
+    counts = [[(2, 4), (1, 2)], [(3, 4), (1, 2)], [(4, 4), (2, 4)]]
+    found = length_interval(counts)
+    assert found.value == 1 + 9 / 12 + 9 / 12 * 4 / 8
+    left_out = [math.log(1 + a * (1 + b)) for a, b in ((7 / 8, 3 / 6), (6 / 8, 3 / 6), (5 / 8, 2 / 4))]
+    mean = sum(left_out) / 3
+    half = t.ppf(0.975, 2) * math.sqrt(2 / 3 * sum((one - mean) ** 2 for one in left_out))
+    assert found.low == pytest.approx(max(found.value * math.exp(-half), 1))
+    assert found.high == pytest.approx(min(found.value * math.exp(half), 3))
+    assert length_interval([[(0, 4), (0, 0)]] * 5) == Interval(1, 1, 1), "a position that nothing reached"
+    assert math.isnan(length_interval(counts[:1]).low)
 
 
 def test_a_share_never_leaves_its_range() -> None:

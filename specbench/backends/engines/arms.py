@@ -74,6 +74,7 @@ ENGINES = {
             "dflash": f"--speculative-algorithm DFLASH {HEAD} --speculative-num-draft-tokens {WIDTH}",
             "dspark": f"--speculative-algorithm DSPARK {HEAD} --speculative-dspark-block-size {K}",
             "ngram": f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {WIDTH}",
+            "adaptive": f"--speculative-algorithm EAGLE3 {HEAD} {CHAIN} --speculative-adaptive",
         },
         speculative=("--speculative-",), off=("--enable-mixed-chunk",), memories=("NGRAM",),
         widths={
@@ -99,6 +100,7 @@ ENGINES = {
     ),
 }  # fmt: skip
 SERVED = ("openai", *ENGINES)  # backends that send requests to servers
+DRAFTS = ("--speculative-draft-model-path", "-md", "--model-draft", "--spec-draft-model")  # options that hold a draft
 THRESHOLDS = ("--speculative-accept-threshold-single", "--speculative-accept-threshold-acc")  # SGLang's
 SIMULATED = {  # environment variables that replace acceptance, by engine
     "sglang": ("SGLANG_SIMULATE_ACC_LEN",),
@@ -176,6 +178,12 @@ def filled(spec: RunSpec, name: str, draft: str | None) -> list[str]:
         return [places.get(word, word) for word in arm.split()]
     config = {key: draft if one == DRAFT else one for key, one in arm.items()}
     return [CONFIG, json.dumps({**config, "num_speculative_tokens": spec.k})]
+
+
+def draft_of(spec: RunSpec) -> str | None:
+    """The model that an arm drafts with; None without one, or if it is in the target."""
+    words = speculative(spec, spec.draft)
+    return config_in(words).get("model") or next((one for option in DRAFTS if (one := value(words, option))), None)
 
 
 def memory_of(spec: RunSpec) -> str:

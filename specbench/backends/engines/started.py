@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from specbench.acceptance import Counters
-from specbench.backends.base import Decode
+from specbench.backends.base import Decode, Held
 from specbench.backends.engines import arms, install
 from specbench.backends.engines.client import Client
 from specbench.backends.engines.dialects import request_of
@@ -23,12 +24,16 @@ from specbench.backends.engines.external import refuse_grown
 from specbench.backends.engines.process import Listening, environment
 from specbench.backends.engines.server import Server, refuse_requests
 from specbench.backends.engines.vllm import IN_PROCESS, variables
-from specbench.errors import ServerError, UnusableModelError, UsageError
+from specbench.errors import ServerError, SpecbenchError, UnusableModelError, UsageError
 from specbench.metrics import Trace
-from specbench.models.checkpoints import weights
-from specbench.models.checkpoints.names import resolve
+from specbench.models.checkpoints import gguf, weights
+from specbench.models.checkpoints.description import load_config
+from specbench.models.checkpoints.divided import network_sizes
+from specbench.models.checkpoints.loading import download_size
+from specbench.models.checkpoints.names import fetch, resolve
 from specbench.models.execution.machine import free_memory
 from specbench.spec import BASELINE, RunSpec
+from specbench.theory.memory import Demand, Network, Part, total
 from specbench.wording import clean
 
 OPENING = 1800.0  # seconds to start: vLLM compiles
@@ -146,6 +151,20 @@ class Started(Server):
     def keep(self, specs: Sequence[RunSpec]) -> None:
         self.unload()  # they remember the prompts, and some lookups the answers, and other loads send the same prompts
 
+    def demand(self, held: Sequence[Held]) -> Demand | None:
+        """The weights of the largest server and the cache of one answer: other requests wait for room, and only the
+        server counts the tokens of a prompt. None if the sizes of a network are not known."""
+        try:
+            found = {spec.key: parts_of(spec) for one in held for spec in one.arms}
+        except (SpecbenchError, AttributeError, TypeError, ValueError, KeyError):
+            return None
+        cells = {key: total(parts) for key, parts in found.items()}
+        ram, *gpus = free()
+        known = {f"cuda:{number}": size for number, size in enumerate(gpus)}
+        known |= {"cpu": ram} if not known or self.name == "llama-server" else {}  # it divides a model between both
+        place = ", ".join(known), sum(known.values()) or None
+        return Demand(found[max(cells, key=cells.__getitem__)], 0, cells=cells, place=place)
+
     def prepare(self, spec: RunSpec, longest: int) -> Decode:
         self.ready(spec)
 
@@ -222,6 +241,30 @@ class Started(Server):
 def key_of(spec: RunSpec) -> str:
     """Specs with equal keys share a server."""
     return json.dumps([arms.common(spec), arms.speculative(spec, spec.draft)])
+
+
+def parts_of(spec: RunSpec) -> list[Part]:
+    """The memory of a server with one answer in its cache."""
+    wide = arms.value(arms.common(spec), "--dtype") in ("float32", "float")
+    found = {"target": network_of(spec.target, spec.target_revision, wide)}
+    if draft := arms.draft_of(spec):
+        found["draft"] = network_of(draft, spec.draft_revision if draft == spec.draft else None, wide)
+    cache = sum(net.cache(spec.max_new_tokens + spec.k, 1) for net in found.values())
+    return [*(Part(role, "weights", net.weights) for role, net in found.items()), Part("1 answer", "caches", cache)]
+
+
+@cache
+def network_of(name: str, revision: str | None, wide: bool) -> Network:
+    """The sizes of a served network, in 16 bits or `wide` in 32; weights as stored, if that is less or in GGUF."""
+    checkpoint = resolve(name, revision)
+    files = weights.there(checkpoint, fetch(checkpoint))
+    if checkpoint.file and not files:
+        raise UnusableModelError(f"{checkpoint.name}: the sizes in a GGUF file are known once it is here")
+    net = network_sizes(load_config(checkpoint), torch.float32 if wide else torch.bfloat16, torch.device("cpu"))
+    stored = sum(file.stat().st_size for file in files) or download_size(checkpoint) or net.weights
+    if checkpoint.file:
+        gguf.forget(files[0])
+    return replace(net, weights=stored if checkpoint.file else net.weights if wide else min(net.weights, stored))
 
 
 def place_of(name: str, revision: str | None) -> str:
