@@ -141,11 +141,15 @@ READING_COMMANDS = {
 
 
 def test_help_draws_no_table_and_simulates_no_fleet() -> None:
-    found, _ = loaded_by(["--help"], ["run", "--help"], ["predict", "--help"])
+    found, _ = loaded_by(["--help"], ["help", "all"], ["run", "--help"], ["predict", "--help"])
     assert not any(names & {"rich", "simpy", *HEAVY} for names in found)
+    assert not any(names & {"pydantic", "yaml"} for names in found[:1])  # commands are imported when they are called
 
 
-def test_a_list_of_runs_loads_no_scipy_stats() -> None:
+def test_a_list_loads_no_scipy_without_runs_and_else_no_scipy_stats(tmp_path: Path) -> None:
+    (names,), _ = loaded_by(["list"], folder=tmp_path)
+    assert "numpy" in names
+    assert not names & {"scipy", *TORCH}
     (names,), out = loaded_by(["list", str(Path(BASELINE).parent)])
     assert "baseline" in out
     assert not names & {"scipy.stats", *TORCH, "pandas"}

@@ -11,14 +11,15 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
-from types import FrameType
+from functools import cache, partial
+from importlib.util import find_spec
+from types import CodeType, FrameType
 from typing import Annotated, Any, NoReturn, cast
 
 import typer
 
 from specbench import __version__
-from specbench.cli import machine, measuring, reading, training
-from specbench.cli.help import Command, Commands, page
+from specbench.cli.help import Command, Commands, imported, page
 from specbench.errors import (
     SMALLER,
     InterruptedRunError,
@@ -27,8 +28,6 @@ from specbench.errors import (
     UsageError,
     out_of_memory,
 )
-from specbench.settings import declared
-from specbench.spec import RunSpec
 from specbench.wording import first_line, near, redact
 
 LONG = re.compile(r"(?<!\w)'[^']{79,}'(?!\w)|\S{81,}")  # quoted text, and words
@@ -54,30 +53,72 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_show_locals=False,
 )
-PANELS: dict[str, dict[str, Callable[..., None]]] = {
-    "Measure": {"run": measuring.run, "sweep-k": measuring.sweep_k, "sweep": measuring.sweep,
-                "recommend": measuring.recommend},
-    "Read what was measured": {
-        "verdict": reading.verdict, "report": reading.report, "compare": reading.compare, "list": reading.runs,
-    },
-    "Before a run": {"check": machine.check, "methods": machine.methods, "predict": reading.predict},
-    "Look closer": {
-        "trace": measuring.trace, "calibrate": measuring.calibrate, "noise": measuring.noise,
-        "verify": measuring.verify, "audit": measuring.audit, "import": reading.imported, "profile": reading.profile_of,
-    },
-    "Find and train drafts": {
-        "drafts": machine.drafts, "tree": measuring.tree, "skip-layers": measuring.skip_layers,
-        "design-draft": training.design_draft, "new-method": machine.new_method,
-    },
-    "Set up": {"cache": machine.cache},
+PANELS: dict[str, tuple[str, ...]] = {  # commands, named like their functions
+    "Measure": ("measuring.run", "measuring.sweep_k", "measuring.sweep", "measuring.recommend"),
+    "Read what was measured": ("reading.verdict", "reading.report", "reading.compare", "reading.list_"),
+    "Before a run": ("machine.check", "machine.methods", "reading.predict"),
+    "Look closer": ("measuring.trace", "measuring.calibrate", "measuring.noise", "measuring.verify", "measuring.audit",
+                    "reading.import_", "reading.profile"),
+    "Find and train drafts": ("machine.drafts", "measuring.tree", "measuring.skip_layers", "training.design_draft",
+                              "machine.new_method"),
+    "Set up": ("machine.cache",),
 }  # fmt: skip
-for panel, commands in PANELS.items():
-    for name, command in commands.items():
-        app.command(name=name, cls=Command, rich_help_panel=panel)(command)
-app.add_typer(machine.models, name="models", cls=Commands, rich_help_panel="Before a run")
-app.add_typer(machine.config, name="config", cls=Commands, rich_help_panel="Set up")
-app.add_typer(machine.backend, name="backend", cls=Commands, rich_help_panel="Set up")
-app.add_typer(training.train, name="train", cls=Commands, rich_help_panel="Find and train drafts")
+GROUPS = {  # commands that have commands of their own: panel, text, and these
+    "models": ("Before a run", "List the models that have a name, and make scale models.",
+               ("machine.list_", "machine.grow")),
+    "config": ("Set up", "Look at settings.", ("machine.show",)),
+    "backend": ("Set up", "Install engines for --backend in environments of their own.", ("machine.install",)),
+    "train": ("Find and train drafts", "Train drafts for any target, from its own answers or from text.",
+              ("training.draft", "training.head", "training.boost")),
+}  # fmt: skip
+
+
+class Later(Command):
+    """A command whose module is imported once its options or itself are needed."""
+
+    def __init__(self, place: str, **words: Any) -> None:
+        super().__init__(**words)
+        self.place = place
+        del self.params, self.callback
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("params", "callback"):
+            raise AttributeError(name)
+        alone = typer.Typer(add_completion=False)
+        alone.command()(imported(f"cli.{self.place}"))
+        whole = typer.main.get_command(alone)
+        self.params, self.callback = whole.params, whole.callback
+        return getattr(self, name)
+
+
+def first(context: typer.Context) -> None:
+    """Without a command: the first one."""
+    if context.invoked_subcommand is None:
+        next(iter(cast(Any, context.command).commands.values())).callback.__wrapped__()
+
+
+@cache
+def functions_of(module: str) -> dict[str, CodeType]:
+    """The compiled functions of a module of commands, which is not executed."""
+    code = cast(Any, find_spec(f"{__package__}.{module}")).loader.get_code(f"{__package__}.{module}")
+    return {one.co_name: one for one in code.co_consts if isinstance(one, CodeType)}
+
+
+def add(places: tuple[str, ...], to: typer.Typer, panel: str | None = None) -> None:
+    """Add commands, with their docstrings as texts."""
+    for place in places:
+        module, function = place.split(".")
+        name, text = function.rstrip("_").replace("_", "-"), functions_of(module)[function].co_consts[0]
+        to.command(name, cls=cast(Any, partial(Later, place)), help=text, rich_help_panel=panel)(lambda: None)
+
+
+for panel, places in PANELS.items():
+    add(places, app, panel)
+for name, (panel, about, places) in GROUPS.items():
+    lists = name in ("models", "config")  # without a command
+    group = typer.Typer(help=about, callback=first, invoke_without_command=lists, no_args_is_help=not lists)
+    app.add_typer(group, name=name, cls=Commands, rich_help_panel=panel)
+    add(places, group)
 
 
 @app.command(name="help", cls=Command, hidden=True)
@@ -237,6 +278,9 @@ def outcome(heard: Heard) -> tuple[str, int]:
     except typer.TyperException as error:
         message = error.format_message().rstrip(".").replace("Value error, ", "")  # empty if typer has shown the help
         given = str(getattr(error, "option_name", ""))
+        from specbench.settings import declared
+        from specbench.spec import RunSpec
+
         one = declared(RunSpec).get(given.removeprefix("--").removeprefix("no-").replace("-", "_"))
         if one and one.setting.within:
             message = f"No such option: {given}. It is part of --{one.setting.within.replace('_', '-')}"

@@ -7,6 +7,7 @@ names at 80 columns. Completion loads nothing heavy, because a shell waits for i
 import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from textwrap import wrap
 from typing import Any, get_args
 
@@ -14,7 +15,6 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from specbench.errors import UsageError
-from specbench.spec import RunSpec
 from specbench.wording import near
 
 WIDEST = 100  # columns; longer lines are hard to read
@@ -27,7 +27,7 @@ COMMON = (
     "target", "draft", "dtype", "device", "dataset", "limit", "preset", "method", "k", "tier", "backend", "url",
     "max_new_tokens", "temperature", "batch", "until_ci", "quick", "resume", "explain", "output_dir", "format", "help",
 )  # fmt: skip
-RARE = {*RunSpec.model_fields, "executor", "yes", "config", "quiet", "verbose"} - {*COMMON}
+RARE = ("executor", "yes", "config", "quiet", "verbose")  # besides the settings
 LATER = ("Look closer", "Find and train drafts", "Set up")  # panels that `specbench --help` leaves out
 # Option names of vLLM and its benchmarks, and command names of other tools.
 SYNONYMS = {
@@ -80,6 +80,8 @@ def refuse_twice(given: Sequence[TyperOption]) -> None:
     """Raise UsageError for a repeated single-value option: the last value would win silently."""
     for number, one in enumerate(given):
         if one in given[:number] and not (one.multiple or one.count or one.is_flag):
+            from specbench.spec import RunSpec
+
             more = "; `specbench sweep GRID` compares several values" * (one.name in RunSpec.model_fields)
             raise UsageError(f"{max(one.opts, key=len)} is given twice: give it once{more}")
 
@@ -121,13 +123,15 @@ def panels(command: TyperCommand | TyperGroup, ctx: Any, short: bool) -> dict[st
         if not (inner.hidden or (short and panel in LATER)):
             summary = " ".join(inspect.cleandoc(inner.help or "").split("\n\n")[0].split())
             found.setdefault(panel, []).append((name, summary.replace("-", HYPHEN)))
-    few = short and len(command.params) > LONG
+    rare: set[str] = set()
+    if short and len(command.params) > LONG:
+        from specbench.spec import RunSpec
+
+        rare = {*RunSpec.model_fields, *RARE} - {*COMMON}
     for one in command.get_params(ctx):
         record = one.get_help_record(ctx)  # None if hidden
-        rare = one.name in RARE and f"--{str(one.name).replace('_', '-')} " not in (
-            command.help or ""
-        )  # no example has it
-        if record and not (few and rare):
+        in_example = f"--{str(one.name).replace('_', '-')} " in (command.help or "")
+        if record and (one.name not in rare or in_example):
             usual = "Arguments" if isinstance(one, TyperArgument) else "Options"
             found.setdefault(panel_of(one, usual), []).append((name_of(one, ctx), record[1].replace("-", HYPHEN)))
     return found
@@ -146,6 +150,12 @@ def panel_of(one: Any, usual: str) -> str:
     return one.rich_help_panel if isinstance(one.rich_help_panel, str) else usual
 
 
+def imported(place: str) -> Any:
+    """What a name in a module of specbench stands for."""
+    module, _, name = place.rpartition(".")
+    return getattr(import_module(f"specbench.{module}"), name)
+
+
 Names = Callable[[], Iterable[str]]
 
 
@@ -154,12 +164,6 @@ def method_names() -> Iterable[str]:
     from specbench.spec import CHOOSING
 
     return [*methods(), CHOOSING]
-
-
-def model_names() -> Iterable[str]:
-    from specbench.models.checkpoints.names import aliases
-
-    return aliases()
 
 
 def data_set_names() -> Iterable[str]:
@@ -173,12 +177,6 @@ def backend_names() -> Iterable[str]:
 
     servers = ("openai", "vllm-serve", "sglang", "llama-server")
     return ["native", "transformers", "vllm", "llama.cpp", *servers, *plugins.names(plugins.BACKENDS, ())]
-
-
-def preset_names() -> Iterable[str]:
-    from specbench.presets import presets
-
-    return presets()
 
 
 def grid_names() -> Iterable[str]:
@@ -200,8 +198,9 @@ def format_names() -> Iterable[str]:
 
 
 KNOWN: dict[str, Names] = {
-    "method": method_names, "target": model_names, "draft": model_names, "dataset": data_set_names,
-    "preset": preset_names, "format": format_names, "backend": backend_names, "resume": run_names,
+    **dict.fromkeys(("target", "draft"), lambda: imported("models.checkpoints.names.aliases")()),
+    "method": method_names, "dataset": data_set_names, "preset": lambda: imported("presets.presets")(),
+    "format": format_names, "backend": backend_names, "resume": run_names,
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.help import Command, beginning
+from specbench.cli.help import beginning
 from specbench.cli.measuring import AXES, RUN_METHOD, RUN_SAMPLING
 from specbench.cli.options import (
     DATA,
@@ -37,23 +37,14 @@ from specbench.measure.parsing import USUAL, with_lists
 from specbench.models.checkpoints import names
 from specbench.models.execution.compile_cache import BOUND, clear, files_of, place, size_of
 from specbench.models.scale.shapes import Shape, find, shapes
+from specbench.show.table import print_records
 from specbench.wording import clean, formatted, gigabytes, near
 
 BYTES = 2  # per weight in bfloat16
 
-models = typer.Typer(help="List the models that have a name, and make scale models.", invoke_without_command=True)
 
-
-@models.callback()
-def alone_models(context: typer.Context) -> None:
-    """Without a command: the list."""
-    if context.invoked_subcommand is None:
-        list_models()
-
-
-@models.command(name="list", cls=Command)
 @options(PLAIN)
-def list_models(given: Given) -> None:
+def list_(given: Given) -> None:
     """List the aliases for --target and --draft, and the shapes that any of them can be grown to (demo@llama-7b).
 
     Examples:
@@ -62,8 +53,6 @@ def list_models(given: Given) -> None:
 
     specbench run --target demo@llama-300m
     """
-    from specbench.show.table import print_records
-
     named = [{"name": name, **names.described(name)} for name in names.aliases()]
     grown = [shape_row(shape) for shape in shapes().values()]
     rows = [{"kind": "alias", **row} for row in named] + [{"kind": "shape", **row} for row in grown]
@@ -90,7 +79,6 @@ MODEL_FOLDER = replace(OWN["output"], panel=None, absent=..., help="The folder t
 OVERWRITE_MODEL = replace(OWN["overwrite"], panel=None, help="Replace an existing scale model.")
 
 
-@models.command(name="grow", cls=Command)
 @options(..., MODEL_FOLDER, OVERWRITE_MODEL)
 def grow(
     given: Given,
@@ -118,17 +106,6 @@ def grow(
     typer.echo(clean(given["output"], 1000))
 
 
-config = typer.Typer(help="Look at settings.", invoke_without_command=True)
-
-
-@config.callback()
-def alone_config(context: typer.Context) -> None:
-    """Without a command: every setting."""
-    if context.invoked_subcommand is None:
-        show()
-
-
-@config.command(name="show", cls=Command)
 @options(*PAIR, "preset", *METHOD, *EXECUTION, *DATA, *SAMPLING, *MEASURING, "config", PLAIN)
 def show(given: Given) -> None:
     """Print every setting of `specbench run` with these options: its value, and where that comes from.
@@ -140,7 +117,6 @@ def show(given: Given) -> None:
     specbench config show --preset chen2023-xsum --k 2
     """
     from specbench.measure import grid
-    from specbench.show.table import print_records
 
     settings = {name: value for name, value in settings_of(given).items() if name not in IN_FILES}
     cells = grid.cells(with_lists({**USUAL, **settings}), IN_FILES)
@@ -160,15 +136,11 @@ def origins(given: Given) -> dict[str, str]:
 
 def rows_of(cells: Sequence[Mapping[str, Any]], said: Mapping[str, str]) -> list[dict[str, Any]]:
     """One row per setting, with all values in the cells."""
-    return [{"setting": name, "value": values_in(cells, name), "from": said.get(name, "default")} for name in cells[0]]
+    values = {
+        name: dict.fromkeys("–" if cell[name] is None else str(cell[name]) for cell in cells) for name in cells[0]
+    }
+    return [{"setting": name, "value": ", ".join(values[name]), "from": said.get(name, "default")} for name in values]
 
-
-def values_in(cells: Sequence[Mapping[str, Any]], name: str) -> str:
-    """The distinct values of a setting; a dash if empty."""
-    return ", ".join(dict.fromkeys("–" if cell[name] is None else str(cell[name]) for cell in cells))
-
-
-backend = typer.Typer(help="Install engines for --backend in environments of their own.", no_args_is_help=True)
 
 ENGINE = Annotated[str, typer.Argument(help="vllm or llama.cpp.")]
 PACKAGE = Annotated[str | None, typer.Option(help="Package for pip to install, with a version.", show_default=False)]
@@ -176,7 +148,6 @@ PACKAGE = Annotated[str | None, typer.Option(help="Package for pip to install, w
 OVERWRITE_ENGINE = replace(OWN["overwrite"], panel=None, help="Replace an existing environment.")
 
 
-@backend.command(name="install", cls=Command)
 @options(..., OVERWRITE_ENGINE)
 def install(given: Given, engine: ENGINE, package: PACKAGE = None) -> None:
     """Install an engine in an environment of its own, from the package index; it takes minutes and gigabytes.
@@ -210,8 +181,6 @@ def cache(given: Given, clear_it: Clear = False) -> None:
 
     specbench cache --clear
     """
-    from specbench.show.table import print_records
-
     folder = place()
     if clear_it:
         typer.echo(f"deleted: {gigabytes(clear(folder))} in {folder}")
@@ -246,8 +215,6 @@ def methods(given: Given, names: Names = None) -> None:
 
     specbench methods --format json
     """
-    from specbench.show.table import print_records
-
     rows = [method_row(name) for name in names or shipped_methods()]
     if names or given["format"] != "table":
         print_records(rows, {"methods": rows}, given["format"])
@@ -285,8 +252,6 @@ def drafts(given: Given, target: OfTarget = None) -> None:
 
     specbench drafts --format json
     """
-    from specbench.show.table import print_records
-
     found = names.drafts_of(target or "")
     if not found:
         raise UsageError(f"no public draft of {clean(target)} is known{near(str(target), names.published())}")

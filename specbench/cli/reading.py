@@ -185,7 +185,7 @@ Parent = Annotated[Path, typer.Argument(help="The folder that holds the runs.")]
 
 
 @options(..., PLAIN)
-def runs(given: Given, parent: Parent = USUAL_FOLDER) -> None:
+def list_(given: Given, parent: Parent = USUAL_FOLDER) -> None:
     """List the runs of a folder: the name that other commands take, what was measured, and the answer.
 
     Examples:
@@ -205,7 +205,7 @@ Slo = Annotated[str, typer.Option(help="Limits of latency for goodput, such as t
 
 
 @options(..., PLAIN)
-def imported(given: Given, base: ImportedBase, spec: ImportedSpec, slo: Slo = "", exit_code: Judges = False) -> None:
+def import_(given: Given, base: ImportedBase, spec: ImportedSpec, slo: Slo = "", exit_code: Judges = False) -> None:
     """Compare results of `vllm bench serve`, AIPerf or guidellm, measured without and with a draft.
 
     Requests are paired by prompt: speedup with interval, verdict, acceptance length, latency, goodput.
@@ -240,7 +240,7 @@ ForEngine = Annotated[
 
 
 @options(...)
-def profile_of(given: Given, run: ProfiledRun, cell: Cell = "", output: Output = None, engine: ForEngine = "") -> None:
+def profile(given: Given, run: ProfiledRun, cell: Cell = "", output: Output = None, engine: ForEngine = "") -> None:
     """Export the acceptance of a run by position: as the JSON file that --acceptance takes, or as an engine's options.
 
     Examples:

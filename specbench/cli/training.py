@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from pydantic import ValidationError
 
-from specbench.cli.help import Command
 from specbench.cli.options import DATA as PROMPTS
 from specbench.cli.options import (  # fmt: skip
     MEASURE,
@@ -99,10 +98,7 @@ HEAD: tuple[str | Option, ...] = tuple(
 )
 ALL: tuple[str | Option, ...] = (*TARGET, *TEXT, *READING, *START, *RECIPE, *KEPT, STYLE, "quiet")
 
-train = typer.Typer(help="Train drafts for any target, from its own answers or from text.", no_args_is_help=True)
 
-
-@train.command(name="draft", cls=Command)
 @options(*ALL, usual=USUAL)
 def draft(given: Given) -> None:
     """Train a draft on the distributions of a target, and judge it on held-out text.
@@ -118,7 +114,6 @@ def draft(given: Given) -> None:
     job.start(draft_of(given), given["format"], given["quiet"])
 
 
-@train.command(name="head", cls=Command)
 @options(*HEAD, usual=USUAL)
 def head(given: Given) -> None:
     """Train a head that drafts for a target, from its hidden states or with mask tokens, and judge it on held-out text.
@@ -141,7 +136,6 @@ def head(given: Given) -> None:
     job.start(asked, given["format"], given["quiet"])
 
 
-@train.command(name="boost", cls=Command)
 @options(..., *ALL, usual=USUAL)
 def boost(
     given: Given,

@@ -17,9 +17,8 @@ from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtr, stdtrit
 
-from specbench.results.statistics import Tally, jackknife, two_sided
+from specbench.results.statistics import Tally, jackknife, special, two_sided
 
 Outcome = Literal["ok", "better", "REGRESSION", "inconclusive", "not comparable", "not judged"]
 Totals = Mapping[str, NDArray[np.float64]]  # column of samples.csv → one total per prompt
@@ -156,7 +155,7 @@ def chance(log: float, found: Estimate) -> float:
     """One-sided p of a change this large or larger under no change."""
     if found.error == 0:
         return 0.0 if log > 0 else 1.0
-    return float(stdtr(found.df, -log / found.error))
+    return special("stdtr", found.df, -log / found.error)
 
 
 def _decision(trial: Trial, worse: float, better: float, level: float, trials: int) -> Decision:
@@ -192,7 +191,7 @@ def _outcome(trial: Trial, worse: bool, better: bool, reach: float) -> tuple[Out
 
 def quantile(tail: float, found: Estimate) -> float:
     """The one-sided quantile of noise on the log scale at this probability."""
-    return float(-stdtrit(found.df, tail)) * found.error if found.error else 0.0
+    return -special("stdtrit", found.df, tail) * found.error if found.error else 0.0
 
 
 def relative(log: float) -> float:
@@ -222,7 +221,7 @@ def z_tests(found: Mapping[Name, Tally], level: float = FALSE_ALARM) -> dict[Nam
     chances = {name: two_sided(tally.z) for name, tally in found.items()}
     in_order = sorted(chances, key=chances.__getitem__)
     corrected = holm([chances[name] for name in in_order])
-    limits = [float(-ndtri(level / left / 2)) for left in range(len(in_order), 0, -1)]
+    limits = [-special("ndtri", level / left / 2) for left in range(len(in_order), 0, -1)]
     return {
         name: ZTest(found[name].z, limit, chance < level)
         for name, limit, chance in zip(in_order, limits, corrected, strict=True)

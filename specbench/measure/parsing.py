@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from specbench.errors import UsageError
 from specbench.files import replace_text
 from specbench.theory.formulas import K_MAX
@@ -185,6 +183,8 @@ def check_free(file: Path | None, overwrite: bool) -> None:
 
 def write_method(file: Path, content: Mapping[str, Any]) -> str:
     """Write a method file for `--method`; returns a line describing it."""
+    import yaml
+
     from specbench.results import folder  # needs numpy, which --help does not
 
     replaced = file.exists()

@@ -21,15 +21,16 @@ An interval that treats tokens as independent draws (binomial) covers the last o
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri, stdtrit
 
 from specbench import metrics
 from specbench.wording import finite_or_none
 
 LEVEL = 0.95
+Z = 1.959963984540054  # the quantile of the normal distribution at (1 + LEVEL) / 2
 ENOUGH = 20  # prompts below which a few unusual ones dominate the interval
 FEWEST = 5  # independent draws below which an interval is unreliable
 
@@ -94,9 +95,9 @@ def share_of(good: int, of: int, draws: int) -> Interval:
     """
     if not of:
         return Interval(math.nan, math.nan, math.nan)
-    z, share = float(ndtri((1 + LEVEL) / 2)), good / of
-    middle, width = share + z * z / (2 * draws), z * math.sqrt(share * (1 - share) / draws + (z / (2 * draws)) ** 2)
-    low, high = ((middle + sign * width) / (1 + z * z / draws) for sign in (-1, 1))
+    share = good / of
+    middle, width = share + Z * Z / (2 * draws), Z * math.sqrt(share * (1 - share) / draws + (Z / (2 * draws)) ** 2)
+    low, high = ((middle + sign * width) / (1 + Z * Z / draws) for sign in (-1, 1))
     return Interval(share, min(low, share), max(high, share))
 
 
@@ -145,7 +146,7 @@ def to_settle(interval: Interval, prompts: int) -> int | None:
     spread = log_error(interval, prompts) * math.sqrt(prompts)
     if not (half > 0 and math.isfinite(spread)):
         return None
-    enough = max(2, math.ceil((ndtri((1 + LEVEL) / 2) * spread / half) ** 2))
+    enough = max(2, math.ceil((Z * spread / half) ** 2))
     while _student(enough) * spread > half * math.sqrt(enough):  # a few steps: t is wider than the normal distribution
         enough += 1
     return enough
@@ -156,7 +157,7 @@ def widened(interval: Interval, comparisons: int) -> Interval:
 
     The best of several K was chosen after several looks, and is partly luck.
     """
-    wider = float(ndtri(1 - (1 - LEVEL) / 2 / max(comparisons, 1)) / ndtri((1 + LEVEL) / 2))
+    wider = special("ndtri", 1 - (1 - LEVEL) / 2 / max(comparisons, 1)) / Z
     if not (interval.value > 0 and interval.low > 0 and math.isfinite(interval.high)):
         return interval
     low, high = ((bound / interval.value) ** wider for bound in (interval.low, interval.high))
@@ -183,7 +184,7 @@ def jackknife(left_out: NDArray[np.float64]) -> float:
 
 
 def _student(prompts: int) -> float:
-    return float(stdtrit(prompts - 1, (1 + LEVEL) / 2))
+    return special("stdtrit", prompts - 1, (1 + LEVEL) / 2)
 
 
 def _log_half(interval: Interval) -> float:
@@ -235,4 +236,9 @@ def all_together(parts: Iterable[Tally]) -> Tally:
 
 def two_sided(z: float) -> float:
     """The two-sided p-value of z; 0 if z is NaN."""
-    return 0.0 if math.isnan(z) else float(2 * ndtr(-abs(z)))
+    return 0.0 if math.isnan(z) else 2 * special("ndtr", -abs(z))
+
+
+def special(name: str, *at: float) -> float:
+    """A function of scipy.special, which is imported when the first of them is needed."""
+    return float(getattr(import_module("scipy.special"), name)(*at))

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import typer
 from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from specbench.backends.native import Native
 from specbench.cli import options as o
 from specbench.cli.app import app
-from specbench.cli.machine import models
 from specbench.jobs import search, trace
 from specbench.models.network.sampling import Sampling
 from specbench.settings import declared, group
@@ -26,10 +26,9 @@ GIVEN = ("--temperature", "0.5", "--top-k", "3", "--top-p", "0.9", "--min-p", "0
 
 
 def commands() -> Iterator[tuple[str, Callable[..., Any]]]:
-    for info in (*app.registered_commands, *models.registered_commands):
-        assert info.name is not None
-        assert info.callback is not None
-        yield info.name, info.callback
+    every: Any = typer.main.get_command(app)
+    for name, command in (*every.commands.items(), *every.commands["models"].commands.items()):
+        yield name, command.callback
 
 
 def settings_of(command: Callable[..., Any]) -> dict[str, OptionInfo]:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from specbench.cli.app import app
-from specbench.cli.machine import models
 from tests.support.fuzz import changes
 
 SLOW = ("show", "repeat", "tier", "verbose", "until_ci")  # options by the names of their parameters
@@ -29,8 +29,9 @@ LIGHT = ("predict", "methods", "verdict", "report", "compare", "list", "grow")
 
 def commands() -> dict[str, Callable[..., Any]]:
     """Every command by its name."""
-    found = [*app.registered_commands, *models.registered_commands]
-    return {str(info.name): info.callback for info in found if info.callback is not None}
+    every: Any = typer.main.get_command(app)
+    found = {**every.commands, **every.commands["models"].commands}
+    return {name: command.callback for name, command in found.items()}
 
 
 def flags_of(command: Callable[..., Any]) -> dict[str, bool]:
