@@ -63,14 +63,14 @@ def fit(lengths: Sequence[int], milliseconds: Sequence[float]) -> Fit:
     return Fit(float(start), float(slope), worst, float(found[0]) * scale, error * scale)
 
 
-def save_model(folder: Path, positions: int, hidden: int, layers: int) -> str:
-    """A Llama with random weights and the tokenizer of the shipped pair."""
+def save_model(folder: Path, positions: int, hidden: int, layers: int, vocabulary: int = 0, seed: int = 0) -> str:
+    """A Llama with random weights and the tokenizer of the shipped pair; `vocabulary`: another than the tokenizer's."""
     tokenizer = load_tokenizer(resolve("demo"))
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers,
-        num_attention_heads=hidden // 64, num_key_value_heads=hidden // 64, max_position_embeddings=positions,
-        bos_token_id=None, eos_token_id=None,
+        vocab_size=vocabulary or len(tokenizer), hidden_size=hidden, intermediate_size=3 * hidden,
+        num_hidden_layers=layers, num_attention_heads=hidden // 64, num_key_value_heads=hidden // 64,
+        max_position_embeddings=positions, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

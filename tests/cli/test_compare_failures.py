@@ -1,7 +1,7 @@
 """Runs compared as CI compares them: with itself, with one whose target got slower, with one from another machine.
 
 Seconds are counted work here: every pass of a network costs what it is told to cost, so that nothing depends on the
-machine. `tests/benchmarks/slowdown.py` does the same with real seconds and real work.
+machine. `tests/benchmarks/slowdown.py` does the same with real runs and real seconds.
 """
 
 from collections.abc import Iterator
