@@ -45,7 +45,8 @@ def method_trace(accepted: Sequence[int], tokens: Sequence[int] | None = None) -
 
 def sample(prompt: str = "p1", accepted: Sequence[int] = (4, 2, 0, 2), repeat: int = 0, **changes: Any) -> Sample:
     method = method_trace(accepted)
-    turn = int.from_bytes(prompt.encode()[:4]) + (repeat << 32)  # none is decoded together with another
+    name = prompt.encode("utf-8", "surrogatepass")[:4]
+    turn = int.from_bytes(name) + (repeat << 32)  # none is decoded together with another
     fields = {"category": "all", "prompt_tokens": 7, "turn": turn, "order": (0, 1), "load": 0.5}
     fields |= {"baseline": baseline_trace(method.tokens), "method": method}
     return Sample(prompt=prompt, repeat=repeat, **{**fields, **changes})
