@@ -27,6 +27,7 @@ MEANING = {
     LOSSY: "the text is not that of the target",
     OPEN: "no difference that proves a fault was found, and no log-probabilities could show a small one",
 }
+UNSAMPLED = "greedy answers are equal, and no sampled ones were tested"
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def audit_json(found: Audit) -> str:
 def headline(found: Audit) -> list[str]:
     """The answer in a few sentences."""
     answer = found.answer
-    lines = [f"{answer}: {MEANING[answer]}"]
+    lines = [f"{answer}: {UNSAMPLED if answer == LOSSLESS and not found.tests else MEANING[answer]}"]
     if answer != LOSSY:
         lines.append(f"{found.requests} requests were compared: a fault in {found.missed:.2%} of requests or more "
                      "would have been seen with 95 % certainty")  # fmt: skip

@@ -112,6 +112,12 @@ def test_a_server_without_a_fault_is_lossless_as_far_as_seen() -> None:
     assert all("not yet supported with speculative decoding" in detail for detail in refused.values())
 
 
+def test_an_audit_that_ended_before_sampling_does_not_speak_of_samples() -> None:
+    made = audited(course(share=0.1))
+    assert headline(made)[0].endswith("and sampled ones follow the baseline's distribution")
+    assert headline(replace(made, tests=[]))[0].endswith("and no sampled ones were tested")
+
+
 def test_rounding_is_no_fault() -> None:
     made = audited(course(noise=0.02, share=0.25))
     assert made.answer in (NUMERIC, LOSSLESS), sentences(made)
