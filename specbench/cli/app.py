@@ -74,7 +74,7 @@ GROUPS = {  # commands that have commands of their own: panel, text, and these
 
 
 class Later(Command):
-    """A command whose module is imported once its options or itself are needed."""
+    """A command whose module is imported when it is called or its options are read, so that --help is fast."""
 
     def __init__(self, place: str, **words: Any) -> None:
         super().__init__(**words)

@@ -151,7 +151,7 @@ def panel_of(one: Any, usual: str) -> str:
 
 
 def imported(place: str) -> Any:
-    """What a name in a module of specbench stands for."""
+    """The object with a dotted name below specbench, such as presets.presets."""
     module, _, name = place.rpartition(".")
     return getattr(import_module(f"specbench.{module}"), name)
 

@@ -192,8 +192,7 @@ class Group:
     def by_turn(self) -> bool:
         """Whether the prompts of a turn are one draw, as they share their time or the load of a server.
 
-        A request in flight beside a fixed number of others has a time of its own. With few turns its draw is its
-        prompt, and what differs between turns is in no interval.
+        Requests are timed one by one: in few turns every prompt is a draw, and no interval holds what turns differ in.
         """
         spec = self.baseline
         own = spec.backend in SERVED and spec.arrivals is None

@@ -37,7 +37,7 @@ from specbench.theory.waterfall import explain
 from specbench.wording import grouped
 
 REQUESTS = 16  # least requests of a turn with arrival times: fewer would meet an empty server
-PER_PLACE = 2  # least requests of a turn per request in flight: of fewer, most would end beside idle places
+PER_SLOT = 2  # least requests of a turn per request in flight: with fewer, the load falls during most of the turn
 CHOSEN = ("chosen", "choosing_cost")
 BOTH = ("repeated_4grams", "looping_share", "longest_cycle", "prompts_looping", "prompts_ended_by_eos")
 OUTPUTS = (*(f"{arm}{name}" for arm in ("", "baseline_") for name in BOTH),
@@ -294,7 +294,8 @@ def chosen_columns(samples: Sequence[Sample]) -> dict[str, Any]:
 
 def per_draw(batch: int, arrivals: float | None, served: bool) -> int:
     """Least prompts in an independent draw of a time: those decoded together, or the requests of a turn."""
-    return REQUESTS if arrivals is not None else PER_PLACE * batch if served and batch > 1 else batch
+    per_row = PER_SLOT if served and batch > 1 else 1
+    return REQUESTS if arrivals is not None else per_row * batch
 
 
 def decodes(samples: Sequence[Sample]) -> list[list[int]]:

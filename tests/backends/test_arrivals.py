@@ -183,9 +183,9 @@ def test_an_interrupt_ends_requests_that_hang(stack: ExitStack, more: dict[str, 
 # --- what becomes of them ---------------------------------------------------------------------------------------------
 
 
-def test_a_request_has_its_part_of_the_turn_and_seconds_of_its_own_or_of_its_place() -> None:
+def test_a_request_has_its_part_of_the_turn_and_seconds_of_its_own_or_of_its_slot() -> None:
     answer = Answer("abc", 3, (2.0, 2.5, 3.0), held=1.5)
-    alone, shared = (trace_of(answer, (STEP,) * 3, 0.75, places) for places in (0, 4))
+    alone, shared = (trace_of(answer, (STEP,) * 3, 0.75, slots) for slots in (0, 4))
     assert alone.spans == shared.spans == {
         FIRST_PIECE: 2.0, LAST_PIECE: 3.0, PIECE_GAP: 0.5, TURN_PART: 0.75, HELD: 1.5,
     }  # fmt: skip

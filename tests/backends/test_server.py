@@ -99,7 +99,7 @@ def test_pieces_of_a_stream_are_never_taken_for_rounds(stack: ExitStack, pieces:
     assert trace.rounds == (server.STEP,) * NEW
 
 
-def test_requests_fly_together_and_each_has_the_time_of_its_place(stack: ExitStack) -> None:
+def test_requests_fly_together_and_each_has_the_time_of_its_slot(stack: ExitStack) -> None:
     drafting = Model(k=3, reports="counters", together=Barrier(4))
     spec = spec_of(stack, drafting, batch=4)
     engine = choose.backend_for([spec])

@@ -79,20 +79,20 @@ def test_requests_that_come_at_times_of_their_own_have_turns_of_sixteen_at_least
 
 
 @pytest.mark.parametrize(
-    ("count", "places", "sizes", "by_turn"),
+    ("count", "slots", "sizes", "by_turn"),
     [
         (20, 1, [1] * 20, False),
-        (20, 4, [10, 10], False),  # five turns would have one request per place
+        (20, 4, [10, 10], False),  # five turns would have one request per slot
         (40, 4, [8] * 5, True),
         (80, 16, [40, 40], False),
         (170, 16, [34] * 5, True),
     ],
 )
-def test_requests_in_flight_have_turns_of_two_per_place_and_are_draws_if_these_are_few(
-    count: int, places: int, sizes: Sequence[int], by_turn: bool
+def test_requests_in_flight_have_turns_of_two_per_slot_and_are_draws_if_these_are_few(
+    count: int, slots: int, sizes: Sequence[int], by_turn: bool
 ) -> None:
     servers = {"backend": "openai", "url": "http://a", "baseline_url": "http://b"}
-    found = job(*map(str, range(count)), batch=places, **servers)
+    found = job(*map(str, range(count)), batch=slots, **servers)
     assert [len(turn.prompts) for turn in turns_of(found.spec, found.prompts.prompts)] == sizes
     assert Group([found], [], {}).by_turn is by_turn
 

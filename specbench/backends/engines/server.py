@@ -177,9 +177,9 @@ class Server:
             part = (time.perf_counter() - began) / len(answers)
             after = client.drained()
             found = after.since(before) if before is not None and after is not None else None
-            places = min(spec.batch, len(answers)) if spec.batch > 1 and spec.arrivals is None else 0
+            slots = min(spec.batch, len(answers)) if spec.batch > 1 and spec.arrivals is None else 0
             source, rounds = self.rounds(spec, answers, found)
-            return [trace_of(*one, part, places, source) for one in zip(answers, rounds, strict=True)]
+            return [trace_of(*one, part, slots, source) for one in zip(answers, rounds, strict=True)]
 
         return run
 
@@ -261,17 +261,17 @@ class Sent(Generic[A]):
     held: bool
 
 
-def trace_of(answer: Answer, rounds: Sequence[RoundCounts], part: float, places: int, source: str = "") -> Trace:
+def trace_of(answer: Answer, rounds: Sequence[RoundCounts], part: float, slots: int, source: str = "") -> Trace:
     """One request as a decode; `part` is its equal share of the turn's seconds.
 
-    With a fixed number of requests in flight (`places`, else 0), its seconds are its latency ÷ places, so that tokens ÷
-    seconds is the throughput of a server whose places are all taken: a turn has idle ones at its end, beside its
-    slowest requests, and its elapsed time would be theirs. The decode time of an answer in one piece is unknown.
+    With a fixed number of requests in flight (`slots`, else 0), its seconds are its latency ÷ slots, so that tokens ÷
+    seconds is the throughput under that load. The elapsed time of a turn is not: near its end only the slowest requests
+    are in flight. The decode time of an answer in one piece is unknown.
     """
     first, last = answer.arrived[0], answer.arrived[-1]
     step = (last - first) / (len(answer.arrived) - 1) if len(answer.arrived) > 1 else 0.0
-    prefill = 0.0 if places or len(answer.arrived) == 1 else max(first - step, 0.0)
-    seconds = last / places if places else last - prefill
+    prefill = 0.0 if slots or len(answer.arrived) == 1 else max(first - step, 0.0)
+    seconds = last / slots if slots else last - prefill
     spans = {FIRST_PIECE: first, LAST_PIECE: last, TURN_PART: part}
     spans |= {PIECE_GAP: step} if len(answer.arrived) > 1 else {}
     spans |= {} if answer.held is None else {HELD: answer.held}
