@@ -136,6 +136,14 @@ class Course:
             self.lost = self.lost or f"{error}, while answers were judged"
             raise
 
+    def drawable(self, ask: Ask, output: Sequence[int], start: int = 0) -> list[Scored]:
+        """The baseline's scores of an output from a place on, without tokens that it never draws for this request."""
+        found = self.score((*ask.prompt, *output[:start]), output[start:])
+        if not ask.fields.get("ignore_eos", True):
+            return found
+        banned = self.once("banned", self.baseline.banned, sorted, frozenset)
+        return [one.without(banned) for one in found]
+
     def decoded(self, prompt: Sequence[int], new: int, arm: str = ARMS[0]) -> list[Scored]:
         """The greedy answer of an arm with the scores that it gives while it decodes."""
         probe = self.baseline if arm == ARMS[0] else self.audited

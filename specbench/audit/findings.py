@@ -218,8 +218,12 @@ def steps_of(course: Course, cell: Cell, ask: Ask, reply: Reply, floors: Floors)
     """The null distributions along a sampled answer."""
     if not reply.ids:
         return []
-    scores = course.score(ask.prompt, reply.ids)
-    return [step_of(one, cell.sampler, reply.ids[:at], floors.nats) for at, one in enumerate(scores)]
+    before = (*ask.prompt, *reply.ids) if course.baseline.window else reply.ids
+    start = len(before) - len(reply.ids)
+    return [
+        step_of(one, cell.sampler, before[: start + at][-course.baseline.window :], floors.nats)
+        for at, one in enumerate(course.drawable(ask, reply.ids))
+    ]
 
 
 def sampled_finding(cell: Cell, trials: Sequence[Trial], worst: Deviation, p: float) -> Finding:

@@ -66,7 +66,7 @@ def fork_of(course: Course, one: Trial) -> Fork | None:
     if not course.baseline.scores:
         return Fork(at, math.nan)
     following = (mine if len(mine) > at else other)[at]
-    (found,) = course.score((*one.ask.prompt, *mine[:at]), (following,))
+    (found,) = course.drawable(one.ask, (*mine[:at], following), at)
     if at >= min(len(mine), len(other)):  # one of them ends there, and the token of an end is unknown
         return Fork(at, max(found.lead, gap_of(found, following)))
     return Fork(at, gap_of(found, other[at]), gap_of(found, mine[at]))
@@ -122,7 +122,7 @@ def expected_forks(course: Course, found: Sequence[Found], floors: Floors) -> fl
     answers = [one for cell, trials in found[:1] for one in answered(trials) if one.baseline.ids]
     chances = []
     for one in answers:
-        leads = [scored.lead for scored in course.score(one.ask.prompt, one.baseline.ids)]
+        leads = [scored.lead for scored in course.drawable(one.ask, one.baseline.ids)]
         beyond = [sum(value > lead for value in noise) / len(noise) for lead in leads]
         chances.append(1 - math.prod(1 - chance / 2 for chance in beyond))
     total = sum(len(answered(trials)) for _, trials in found)

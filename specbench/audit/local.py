@@ -74,6 +74,13 @@ class LocalProbe:
         with self.lock:
             return best(judge.scores([*prompt, *output], len(prompt), 1)[: len(output)], output)
 
+    def banned(self) -> frozenset[int]:
+        return frozenset()
+
+    @property
+    def window(self) -> int:
+        return 0
+
     def curl(self, ask: Ask) -> str:
         return f"{self.name}: prompt {list(ask.prompt)}, {ask.new} new tokens, {dict(ask.fields)}"
 

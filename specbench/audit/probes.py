@@ -87,6 +87,15 @@ class Probe(Protocol):
         """Decode greedily, one token at a time, with the best tokens of every position."""
         ...
 
+    def banned(self) -> frozenset[int]:
+        """Tokens that are not drawn where ends of texts are ignored, whatever their log-probabilities."""
+        ...
+
+    @property
+    def window(self) -> int:
+        """Of how many last tokens, with those of the prompt, penalties count repetitions; 0 if of the whole answer."""
+        ...
+
     def curl(self, ask: Ask) -> str:
         """The request as a command line."""
         ...
@@ -121,6 +130,13 @@ class ServerProbe:
     @property
     def scores(self) -> bool:
         return self.dialect.name == "vLLM"
+
+    def banned(self) -> frozenset[int]:
+        return frozenset()
+
+    @property
+    def window(self) -> int:
+        return 0
 
     def context(self) -> int:
         """The most tokens of a sequence, prompt and answer, as far as the server says."""
@@ -260,8 +276,20 @@ class LlamaProbe(ServerProbe):
             return path, {**body, "cache_prompt": False}
         body = {name: value for name, value in body.items() if name not in ("model", "return_token_ids", "max_tokens")}
         bias = [[int(token), value] for token, value in (body.pop("logit_bias", None) or {}).items()]
-        own = {"n_predict": ask.new, "return_tokens": True, "cache_prompt": False, "logit_bias": bias}
+        own = {"n_predict": ask.new, "return_tokens": True, "cache_prompt": False, "logit_bias": bias,
+               "repeat_last_n": self.window}  # fmt: skip
         return "/completion", {**own, **body}
+
+    def banned(self) -> frozenset[int]:
+        """The server ignores ends by a bias of −∞, which its answers name, and its log-probabilities do not have."""
+        _, body = self.request(Ask((self.whole,), 1))
+        with usable(f"{self.name}: its answer to /completion"):
+            found = part(self.post("/completion", body), "generation_settings").get("logit_bias") or ()
+            return frozenset(int(one["token"]) for one in found)
+
+    @property
+    def window(self) -> int:
+        return 64
 
     def context(self) -> int:
         said = part(self.client.page("/props"), "default_generation_settings").get("n_ctx")

@@ -7,7 +7,7 @@ over all tokens, in blocks of positions, and for overdispersion over answers.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -54,6 +54,15 @@ class Scored:
     def of(self, token: int) -> float | None:
         """The log-probability of a token; None if it is not among the best."""
         return next((value for known, value in self.top if known == token), None)
+
+    def without(self, banned: Collection[int]) -> "Scored":
+        """Given that the token is none of some that are never drawn."""
+        rest = tuple(one for one in self.top if one[0] not in banned)
+        if not rest or len(rest) == len(self.top):
+            return self
+        mass = math.fsum(math.exp(value) for token, value in self.top if token in banned)
+        scale = math.log1p(-min(mass, 1 - 1e-9))
+        return Scored(self.token, tuple((token, value - scale) for token, value in rest))
 
     @property
     def lead(self) -> float:

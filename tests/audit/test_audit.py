@@ -41,6 +41,7 @@ from tests.support.faulty_server import NAME, Server, serving
 from tests.support.frontdoor import Command
 from tests.support.server_faults import FAULTS
 from tests.support.tinypair import Pair
+from tests.support.toy_engine import EOS
 
 # The kind, what is found, and the words of its likely cause
 FOUND: dict[str, tuple[str, str, str]] = {
@@ -110,6 +111,37 @@ def test_a_server_without_a_fault_is_lossless_as_far_as_seen() -> None:
     refused = {one.cell: one.detail for one in made.findings if one.kind == "not tried"}
     assert set(refused) == {"min-p 0.1", "logit bias"}
     assert all("not yet supported with speculative decoding" in detail for detail in refused.values())
+
+
+class LikeLlama(ServerProbe):
+    """A server that forbids ends by a bias, and whose penalties count the last 64 tokens, as llama.cpp's do."""
+
+    window = 64  # type: ignore[assignment]
+
+    def request(self, ask: Ask) -> tuple[str, dict[str, Any]]:
+        path, body = super().request(ask)
+        bias = {**(body.get("logit_bias") or {}), **({str(EOS): -100.0} if body["ignore_eos"] else {})}
+        return path, {**body, "logit_bias": bias, "repeat_last_n": 64}
+
+    def banned(self) -> frozenset[int]:
+        return frozenset({EOS})
+
+
+class Unaware(LikeLlama):
+    """The same, for an audit that does not know it."""
+
+    window = 0  # type: ignore[assignment]
+
+    def banned(self) -> frozenset[int]:
+        return frozenset()
+
+
+@pytest.mark.parametrize("kind", [LikeLlama, Unaware])
+def test_what_a_server_forbids_and_counts_is_in_the_distribution_of_its_tokens(kind: type[ServerProbe]) -> None:
+    one: Any = course(share=0.25, refuses=False)
+    one.baseline, one.audited = (kind(probe.client, NAME) for probe in (one.baseline, one.audited))
+    doubts = [found.cell for found in audited(one).findings if "do not follow its log-probabilities" in found.detail]
+    assert bool(doubts) is (kind is Unaware)
 
 
 def test_an_audit_that_ended_before_sampling_does_not_speak_of_samples() -> None:

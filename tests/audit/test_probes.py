@@ -154,6 +154,15 @@ def test_llama_cpp_leaves_out_a_token_that_ends_within_a_character() -> None:
     assert probe.score([1, 2], [218]) == [Scored(218, ((7, -0.1),))]
 
 
+def test_llama_cpp_names_the_tokens_that_it_forbids_and_counts_repetitions_in_the_prompt() -> None:
+    answer = {"generation_settings": {"logit_bias": [{"token": 7, "bias": None}, {"token": 2, "bias": None}]}}
+    found = Canned({"/completion": answer, "/tokenize": {"tokens": [81]}}, DIALECTS["llamacpp"])
+    probe = LlamaProbe(found, "m")  # type: ignore[arg-type]
+    assert (probe.banned(), found.sent[-1][1]["ignore_eos"]) == ({2, 7}, True)
+    assert found.sent[-1][1]["repeat_last_n"] == probe.window == 64
+    assert (ServerProbe(found, "m").banned(), ServerProbe(found, "m").window) == (frozenset(), 0)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("engine", [ServerProbe, SGLangProbe, LlamaProbe])
 def test_log_probabilities_in_another_form_are_a_line_about_the_server(engine: type[ServerProbe]) -> None:
     paths = ("/v1/completions", "/generate", "/completion", "/tokenize")

@@ -53,6 +53,17 @@ def sampled(draw: Draw, seed: int, answers: int = 24, sampler: Sampler | None = 
     return found
 
 
+def test_a_distribution_is_given_without_the_tokens_that_are_never_drawn() -> None:
+    scores = Scored(5, ((9, math.log(0.5)), (5, math.log(0.3)), (6, math.log(0.1))))
+    found = scores.without({9})
+    assert [(token, round(math.exp(value), 12)) for token, value in found.top] == [(5, 0.6), (6, 0.2)]
+    assert scores.without({1}) is scores
+    # With the token 9 the first two would be the whole nucleus, and 6 would be impossible.
+    draw = Scored(6, scores.top).without({9})
+    step = step_of(draw, Sampler(top_p=0.7), (), 1e-6)
+    assert step is None or step.drawn is not None
+
+
 def test_fair_text_is_accused_as_often_as_chance_says() -> None:
     p = [[one.p for one in deviations(sampled(fair, seed, answers=6))] for seed in range(40)]
     assert min(map(min, p)) * 9 > 1e-3

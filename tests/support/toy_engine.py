@@ -116,6 +116,7 @@ class Asked:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    repeat_last_n: int = 0  # llama.cpp's: penalties count this many last tokens, the prompt's too
     logit_bias: Mapping[str, float] = field(default_factory=dict)
     seed: int | None = None
     stop: tuple[str, ...] = ()
@@ -288,7 +289,9 @@ class Answer:
         return self.asked.logit_bias
 
     def penalised(self, row: Rows, written: Sequence[int]) -> Rows:
-        asked, counts = self.asked, np.bincount(written, minlength=VOCAB)
+        asked = self.asked
+        counted = (*self.prompt, *written)[-asked.repeat_last_n :] if asked.repeat_last_n else written
+        counts = np.bincount(counted, minlength=VOCAB)
         seen = counts > 0
         seen[self.prompt] = True
         repeated = np.where(row > 0, row / asked.repetition_penalty, row * asked.repetition_penalty)
