@@ -308,7 +308,10 @@ def test_the_table_has_fourteen_pairs_besides_the_shipped_one() -> None:
     assert len(set(table.pairs) - {"demo"}) >= 14
     found = {(target, draft) for target, pair in table.pairs.items() for draft in (pair.draft, *pair.also)}
     assert ("llama-7b", "llama-160m") in found
-    assert set(names.aliases()) == {name for pair in found for name in pair}  # no model without a pair
+    paired = {name for pair in found for name in pair}
+    listed = {alias for alias, model in table.models.items() if model.repo in names.published()}
+    assert set(names.aliases()) == paired | listed  # no model without a draft
+    assert {table.models[alias].repo for alias in listed} == {*names.published()}
 
 
 @pytest.mark.parametrize(
