@@ -8,7 +8,7 @@ import json
 import math
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,18 @@ from specbench.jobs import run
 from specbench.jobs.audit import Wanted, audited
 from specbench.jobs.output import Output, say
 from specbench.jobs.resume import NOTHING, Typed, record_rest
-from specbench.judge.candidates import Choice, best_choices, best_ks, contenders, flaw, name_of, vllm_schedule, why_not
+from specbench.judge.candidates import (
+    Choice,
+    best_choices,
+    best_ks,
+    contenders,
+    flaw,
+    lookaheads,
+    name_of,
+    regrets,
+    vllm_schedule,
+    why_not,
+)
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.measure.fit import draft_memory
@@ -32,16 +43,21 @@ from specbench.models.checkpoints.names import drafts_of
 from specbench.results.cells import raise_for_status
 from specbench.results.named_runs import short_name
 from specbench.results.reading import audited_cells, read_run
+from specbench.results.statistics import Interval, bounds
+from specbench.show.engines import turning_said
 from specbench.show.run_output import regret_lines, rendered
 from specbench.show.table import print_markdown, print_table
 from specbench.show.verdict import together, topics_of
 from specbench.spec import RunSpec
-from specbench.wording import Row, grouped, text_in
+from specbench.wording import Row, grouped, number_in, text_in
 
-SCOUTS, LEAST = 8, 4  # prompts of the first run at most, and of the second one at least
+SCOUTS, LEAST = 8, 4  # prompts of the first run, or a turn of a larger load, and of the second one at least
 REQUESTS, SHARE = 40, 0.25  # of an audit, and the part of the time that is kept for audits
 SHORTEST = 3  # minutes of an audit, at least
 LOAD = ("dataset", "context", "temperature", "batch", "arrivals")
+BOUNDED = ("predicted", "measured")
+AGAIN = "measure again with another model, draft, engine version or GPU, and when your traffic changes"
+UNKNOWN = Interval(math.nan, math.nan, math.nan)
 SELF = ("ngram", "ngram-mod", "suffix")  # arms of servers that draft from the text
 # Settings that an audit chooses itself.
 OWN = {"limit", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "eta", "ignore_eos", "tier", "batch",
@@ -86,12 +102,13 @@ def unlimited(specs: Sequence[RunSpec]) -> list[RunSpec]:
 
 
 def candidates(settings: dict[str, Any], draft: str | None) -> dict[str, Any]:
-    """The settings with all candidates of their engine, unless some are named: those that servers have as well."""
+    """The settings with the candidates of their engine, unless some are named: those that servers have as well."""
     if engine := arms.ENGINES.get(str(settings.get("backend"))):
         named = [name for name in ("draft-model", *SELF) if name in engine.named and (draft or name in SELF)]
         axis, given = {"spec_config": named}, {"spec_config", "spec_args", "method"} & {*settings}
     else:
-        axis, given = {"method": ["chain"] * bool(draft) + ["prompt-lookup", "suffix"]}, {"method"} & {*settings}
+        # not suffix: its rounds differ in shape, so that no cell of the run would be compiled, the baseline's neither
+        axis, given = {"method": ["chain"] * bool(draft) + ["prompt-lookup"]}, {"method"} & {*settings}
     return settings if given else {**settings, **axis}
 
 
@@ -100,30 +117,30 @@ def start_recommend(cells: Sequence[RunSpec], setup: Setup) -> None:
     if any(cell.acceptance or not cell.k or cell.backend == "openai" for cell in cells):
         raise UsageError("recommend compares drafts that it starts: leave out --acceptance, --url, --k 0 and baseline")
     began, output = time.monotonic(), setup.output
-    scouts = [cell.with_(limit=min(cell.limit or SCOUTS, SCOUTS)) for cell in cells]
+    most = [max(SCOUTS, 2 * cell.batch) for cell in cells]  # a turn at least
+    scouts = [cell.with_(limit=min(cell.limit or few, few)) for cell, few in zip(cells, most, strict=True)]
     if setup.before and list(read_run(setup.before).specs) != scouts:
         raise UsageError(f"--resume {setup.before}: not the first run of this command: repeat it with its options")
     named = {name_of(cell.model_dump()): cell for cell in cells}
     drafts = {name: draft_memory(cell) for name, cell in named.items()}
     first = setup.recorded(scouts, setup.before)
-    loads = grouped([cell.row() for cell in first.cells], lambda row: tuple(text_in(row, name) for name in LOAD))
+    loads = grouped([cell.row() for cell in first.cells], load_of)
     again = most_promising(cells, first, loads, setup)
     before = setup.second(again)
     final = setup.recorded([] if before else fitting(again, first, time.monotonic() - began, setup.minutes), before)
     rows, certificates = after_audits(final, began + 60 * setup.minutes, setup)
-    lines = [{**line, "memory": drafts[line["candidate"]]} for load in loads for line in choices(load, rows)]
+    costs = {(*load_of(row), name_of(row)): over for row, _, _, over in regrets(final.cells)}
+    lines = [{**line, "memory": drafts[line["candidate"]]} for load in loads for line in choices(load, rows, costs)]
     if output.style not in ("table", "md"):
         typer.echo(rendered(lines, output.style), nl=False)
         return
-    constant = {name for name in LOAD if len({str(line[name]) for line in lines}) == 1}
-    constant |= {"memory"} if not any(drafts.values()) else set()
-    table = [{name: value for name, value in line.items() if name not in constant} for line in lines]
-    (print_markdown if output.style == "md" else print_table)("candidates", table)
+    (print_markdown if output.style == "md" else print_table)("candidates", shown(lines))
     answers = recommend(with_command(rows, final.about.command, short_name(final.path)))
-    typer.echo("\n".join(["", *together(answers), *regret_lines(final.cells), *certificates, ""]))
+    typer.echo("\n".join(["", *together(answers), *ends_of(answers), *regret_lines(final.cells), *certificates, ""]))
     for answer, topic in zip(answers, topics_of(answers), strict=True):
         heading = f"deploy ({topic}):" if len(answers) > 1 else "deploy:"
         typer.echo("\n  ".join([heading, *deploy(answer, rows)]))
+    typer.echo(AGAIN)
     if len(other := drafts_of(cells[0].target)) == 1:
         setup.say(f"public drafts of {next(iter(other))}: specbench drafts {cells[0].target}")
 
@@ -131,24 +148,36 @@ def start_recommend(cells: Sequence[RunSpec], setup: Setup) -> None:
 def most_promising(
     cells: Sequence[RunSpec], first: run.Outcome, loads: Sequence[Sequence[Row]], setup: Setup
 ) -> list[RunSpec]:
-    """The cells of those that could win, with the K that is predicted to be best."""
-    wanted = sorted({(one.name, one.k) for load in loads for one in contenders(best_choices(load))})
-    if not wanted:
+    """The cells of those that could win under their load, with the K that is predicted to be best."""
+    best = {(load_of(one.row), one.name, one.k) for load in loads for one in contenders(best_choices(load))}
+    if not best:
         raise_for_status(first.cells)
         flaws = dict.fromkeys(flaw(row) for load in loads for row in load)
         raise CellsFailedError(f"no candidate was measured: {'; '.join(flaws)}")
-    setup.say("measuring again: " + ", ".join(f"{name} (K = {k})" for name, k in wanted))
-    again = [cell.with_(k=k) for cell in cells for name, k in wanted if name_of(cell.model_dump()) == name]
+    setup.say("measuring again: " + ", ".join(sorted({f"{name} (K = {k})" for _, name, k in best})))
+    rows = {cell.spec.with_(limit=None): cell.row() for cell in first.cells}
+    again = list[RunSpec]()
+    for cell in cells:
+        row = rows[cell.with_(limit=None)]
+        again += [cell.with_(k=k) for load, name, k in sorted(best) if (load, name) == (load_of(row), name_of(row))]
     return list(dict.fromkeys(again))
 
 
 def fitting(again: Sequence[RunSpec], first: run.Outcome, spent: float, minutes: float) -> list[RunSpec]:
-    """The cells on as many prompts as fit into the time, judged by the seconds of a prompt in the first run."""
-    samples = [sample for cell in first.cells for sample in cell.samples]
-    traces = [trace for sample in samples for trace in (sample.baseline, sample.method)]
-    each = max(spent, math.fsum(trace.seconds + trace.prefill_seconds for trace in traces)) / len(samples)
-    fits = max(int(((1 - SHARE) * 60 * minutes - spent) / each / len(again)), LEAST)
-    return [one.with_(limit=min(one.limit or fits, fits)) for one in again]
+    """The cells on as many prompts as fit into the time: all take the same, by the seconds of a prompt under their load
+    in the first run, whose other seconds (to start and to compile) are spent again."""
+    costs: dict[tuple[str, ...], list[float]] = {}
+    for cell in first.cells:
+        seconds = [one.seconds + one.prefill_seconds for all_ in cell.samples for one in (all_.baseline, all_.method)]
+        costs.setdefault(load_of(cell.spec.model_dump()), []).extend(seconds)
+    used = math.fsum(second for seconds in costs.values() for second in seconds)
+    each = ((1 - SHARE) * 60 * minutes - spent - max(spent - used, 0.0)) / len(again)
+    found = []
+    for one in again:
+        known = costs.get(load_of(one.model_dump()), [])
+        fits = max(int(each * len(known) / (2 * math.fsum(known))), LEAST) if known else LEAST
+        found.append(one.with_(limit=min(one.limit or fits, fits)))
+    return found
 
 
 def after_audits(final: run.Outcome, ends: float, setup: Setup) -> tuple[list[Row], list[str]]:
@@ -179,19 +208,58 @@ def after_audits(final: run.Outcome, ends: float, setup: Setup) -> tuple[list[Ro
             rows = [{**row, **failed} if name_of(row) == name else row for row in rows]
 
 
-def choices(load: Sequence[Row], measured: Sequence[Row]) -> Iterator[dict[str, Any]]:
+def load_of(row: Row) -> tuple[str, ...]:
+    return tuple(text_in(row, name) for name in LOAD)
+
+
+def shown(lines: Sequence[Row]) -> list[dict[str, Any]]:
+    """The candidates for a screen: a value with its bounds is one text, and what is the same for all is left out.
+
+    Regret is left to `regret_lines`, which name the choice that was better.
+    """
+    same = {name for name in LOAD if len({str(line[name]) for line in lines}) == 1}
+    same |= {"regret"} | ({"memory"} if not any(line["memory"] for line in lines) else set())
+    made = []
+    for line in lines:
+        texts = {name: between(*(line[f"{name}{end}"] for end in ("", "_low", "_high"))) for name in BOUNDED}
+        kept = {
+            name: value for name, value in line.items() if name not in same and not name.endswith(("_low", "_high"))
+        }
+        made.append({**kept, **texts})
+    return made
+
+
+def between(value: float | None, low: float | None, high: float | None) -> str:
+    return (
+        "" if value is None else f"{value:.2f}" + ("" if low is None or high is None else f" [{low:.2f}, {high:.2f}]")
+    )
+
+
+def ends_of(answers: Sequence[Recommendation]) -> list[str]:
+    """From how many requests in flight on speculation does not pay, for every other setting of the load."""
+    loads = grouped(answers, lambda one: (one.dataset, one.context, one.temperature, one.arrivals))
+    found = [turning_said([(one.batch, one.leaning or one.answer) for one in some]) for some in loads]
+    return list(dict.fromkeys(line for lines in found for line in lines))
+
+
+def choices(
+    load: Sequence[Row], measured: Sequence[Row], costs: Mapping[tuple[str, ...], Interval]
+) -> Iterator[dict[str, Any]]:
     """The candidates under one load: what was predicted, what was then measured, or why it was not."""
-    found = best_choices(load)
+    found, done = best_choices(load), {(load_of(row), name_of(row), row["k"]): row for row in measured}
+    halves = [one for row in load for one in lookaheads(row) if (load_of(row), one.name, one.k) in done]
     failed = [Choice(row, row["k"], math.nan, 0, 0) for row in load if name_of(row) not in {one.name for one in found}]
-    for choice in (*found, *failed):
-        same = [row for row in measured if (name_of(row), row["k"]) == (choice.name, choice.k)
-                and all(text_in(row, name) == text_in(choice.row, name) for name in LOAD)]  # fmt: skip
-        wrong = flaw(same[0] if same else choice.row)
+    for choice in (*found, *(one for one in halves if one not in found), *failed):
+        again = done.get((load_of(choice.row), choice.name, choice.k))
+        wrong = flaw(again or choice.row)
+        numbers = (number_in(again if again and not wrong else {}, f"speedup{end}") for end in ("", "_low", "_high"))
+        limits = (choice.low, choice.high) if choice.low < choice.high else (math.nan, math.nan)  # else unknown
         yield {
             **{name: choice.row.get(name) for name in LOAD}, "candidate": choice.name, "K": choice.k,
-            "predicted": None if math.isnan(choice.speedup) else round(choice.speedup, 3),
-            "measured": round(same[0]["speedup"], 3) if same and not wrong else None,
-            "note": wrong or ("" if same else why_not(choice, found)),
+            **bounds("predicted", Interval(choice.speedup, *limits)),
+            **bounds("measured", Interval(*(math.nan if one is None else one for one in numbers))),
+            **bounds("regret", costs.get((*load_of(choice.row), choice.name), UNKNOWN)),
+            "note": wrong or ("" if again else why_not(choice, found)),
         }  # fmt: skip
 
 
@@ -215,6 +283,11 @@ def deploy(answer: Recommendation, rows: Sequence[Row]) -> list[str]:
     if arms.passed_through(spec):
         words = {served: [*([arms.CONFIG, spec.spec_config] if spec.spec_config else []), *more]}
     lines = [f"{one}: {shlex.join(some)}" for one, some in words.items()]
+    if "vllm-serve" in engines:
+        other = {} if more else arms.elsewhere(spec, arm)
+        lines += [
+            f"{one}: {text}" for one, text in other.items() if served not in arms.ENGINES or one.startswith("NIM")
+        ]
     schedule = vllm_schedule(best_ks([one for one in rows if name_of(one) == name_of(row)]))
     if len(schedule.get("num_speculative_tokens_per_batch_size", [])) > 1 and "vllm-serve" in engines:
         lines.append(f"vllm-serve, K by requests at once: {json.dumps(schedule)}")

@@ -278,9 +278,12 @@ def best_choices(rows: Sequence[Row]) -> list[Choice]:
 
 def contenders(found: Sequence[Choice]) -> list[Choice]:
     """Those of some sorted choices that could be the fastest, or faster than no draft, by their bounds; and adaptive
-    ones, for their regret."""
+    ones, for their regret. Where that leaves room, the best of them with half as many tokens as well: the acceptance of
+    few prompts decides how far a draft pays, and K is the larger the more those repeat themselves."""
     able = [one for one in found[:MOST] if one is found[0] or (one.high >= found[0].low and one.high > 1)]
-    return [one for one in found if one in able or adaptive(one.row)]
+    halves = [max(some, key=lambda one: one.speedup) for whole in able
+              if (some := [one for one in lookaheads(whole.row) if one.k <= whole.k // 2])]  # fmt: skip
+    return [*(one for one in found if one in able or adaptive(one.row)), *halves[: MOST - len(able)]]
 
 
 def why_not(choice: Choice, found: Sequence[Choice]) -> str:

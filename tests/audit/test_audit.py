@@ -138,7 +138,7 @@ class Unaware(LikeLlama):
 
 @pytest.mark.parametrize("kind", [LikeLlama, Unaware])
 def test_what_a_server_forbids_and_counts_is_in_the_distribution_of_its_tokens(kind: type[ServerProbe]) -> None:
-    one: Any = course(share=0.25, refuses=False)
+    one: Any = course(share=0.6, refuses=False)
     one.baseline, one.audited = (kind(probe.client, NAME) for probe in (one.baseline, one.audited))
     doubts = [found.cell for found in audited(one).findings if "do not follow its log-probabilities" in found.detail]
     assert bool(doubts) is (kind is Unaware)

@@ -100,6 +100,13 @@ ENGINES = {
     ),
 }  # fmt: skip
 SERVED = ("openai", *ENGINES)  # backends that send requests to servers
+# TensorRT-LLM's `speculative_config` (`llmapi/llm_args.py`, 1.2 to 1.4) of arms by name, without K.
+TENSORRT: Mapping[str, Mapping[str, Any]] = {
+    "draft-model": {"decoding_type": "Draft_Target", "speculative_model": DRAFT},
+    "eagle3": {"decoding_type": "Eagle3", "speculative_model": DRAFT},
+    "mtp": {"decoding_type": "MTP"},
+    "ngram": {"decoding_type": "NGram", "max_matching_ngram_size": 5},
+}
 DRAFTS = ("--speculative-draft-model-path", "-md", "--model-draft", "--spec-draft-model")  # options that hold a draft
 THRESHOLDS = ("--speculative-accept-threshold-single", "--speculative-accept-threshold-acc")  # SGLang's
 SIMULATED = {  # environment variables that replace acceptance, by engine
@@ -178,6 +185,22 @@ def filled(spec: RunSpec, name: str, draft: str | None) -> list[str]:
         return [places.get(word, word) for word in arm.split()]
     config = {key: draft if one == DRAFT else one for key, one in arm.items()}
     return [CONFIG, json.dumps({**config, "num_speculative_tokens": spec.k})]
+
+
+def elsewhere(spec: RunSpec, name: str) -> dict[str, str]:
+    """A named arm on engines that are not started here: the YAML of TensorRT-LLM, and a NIM with vLLM inside, which
+    takes vLLM's words (docs.nvidia.com/nim/large-language-models 2.1, advanced configuration)."""
+    found = dict[str, str]()
+    if (config := TENSORRT.get(name)) is not None:
+        given = {key: spec.draft if one == DRAFT else one for key, one in config.items()}
+        counts = {"1.4": "max_draft_len"} | ({"before 1.4": "num_nextn_predict_layers"} if name == "mtp" else {})
+        for version, count in counts.items():
+            text = json.dumps({**given, count: spec.k})
+            found[f"trtllm-serve --config FILE ({version})"] = f"speculative_config: {text}"
+    if name in ENGINES["vllm-serve"].named:
+        words = filled(spec.with_(backend="vllm-serve"), name, spec.draft)
+        found["NIM with vLLM"] = f"NIM_PASSTHROUGH_ARGS={shlex.quote(shlex.join(words))}"
+    return found
 
 
 def draft_of(spec: RunSpec) -> str | None:
