@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from specbench.audit.causes import SINGLE, sampled_cause
@@ -258,15 +258,20 @@ def surprise(course: Course, one: Trial) -> float:
 
 
 def unlike_lengths(cell: Cell, trials: Sequence[Trial]) -> list[Finding]:
-    """Without log-probabilities: sampled answers of another length."""
-    able = answered(trials)
-    pairs = [(one.baseline.tokens or 0, one.audited.tokens or 0) for one in able]
-    p = permutation(pairs) if pairs else 1.0
-    if p >= FALSE_ALARM:
-        return []
-    means = [math.fsum(column) / len(pairs) for column in zip(*pairs, strict=True)]
-    detail = f"answers have {means[1]:.0f} tokens on average, and {means[0]:.0f} on the baseline"
-    return [Finding(cell.name, "fault", SAMPLED, detail, 0, len(able), p, able[0])]
+    """Without log-probabilities: sampled answers of another length, or that end for another reason."""
+    able, found = answered(trials), list[Finding]()
+    values: dict[str, Callable[[Reply], float]] = {
+        "tokens of an answer": lambda reply: reply.tokens or 0,
+        "answers that end before their limit": lambda reply: reply.finish != "length",
+    }
+    for what, value in values.items():
+        pairs = [(float(value(one.baseline)), float(value(one.audited))) for one in able]
+        p = min(len(values) * permutation(pairs), 1.0) if pairs else 1.0
+        if p < FALSE_ALARM:
+            one, other = (math.fsum(column) / len(pairs) for column in zip(*pairs, strict=True))
+            detail = f"{what}: {other:.3g} on average, and {one:.3g} on the baseline"
+            found.append(Finding(cell.name, "fault", SAMPLED, detail, 0, len(able), p, able[0]))
+    return found[:1]
 
 
 # --- texts of a form --------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from specbench.audit.probes import NEUTRAL, Ask, Reply
+from specbench.audit.probes import NEUTRAL, Ask, Probe, Reply
 from specbench.audit.statistics import Scored
 from specbench.backends.base import Backend, networks_of
 from specbench.backends.choose import backend_for
@@ -24,7 +24,7 @@ SETTINGS = ("temperature", "top_k", "top_p", "min_p", "ignore_eos")
 
 
 @dataclass(eq=False)
-class LocalProbe:
+class LocalProbe(Probe):
     """A method of a pair on a loaded backend; `places`: tokens of the longest sequence. It decodes one request at a
     time."""
 
@@ -73,13 +73,6 @@ class LocalProbe:
             raise UsageError(f"the backend {self.backend.name} gives no logits, which are what output is judged by")
         with self.lock:
             return best(judge.scores([*prompt, *output], len(prompt), 1)[: len(output)], output)
-
-    def banned(self) -> frozenset[int]:
-        return frozenset()
-
-    @property
-    def window(self) -> int:
-        return 0
 
     def curl(self, ask: Ask) -> str:
         return f"{self.name}: prompt {list(ask.prompt)}, {ask.new} new tokens, {dict(ask.fields)}"

@@ -89,12 +89,12 @@ class Probe(Protocol):
 
     def banned(self) -> frozenset[int]:
         """Tokens that are not drawn where ends of texts are ignored, whatever their log-probabilities."""
-        ...
+        return frozenset()
 
     @property
     def window(self) -> int:
         """Of how many last tokens, with those of the prompt, penalties count repetitions; 0 if of the whole answer."""
-        ...
+        return 0
 
     def curl(self, ask: Ask) -> str:
         """The request as a command line."""
@@ -102,7 +102,7 @@ class Probe(Protocol):
 
 
 @dataclass(frozen=True)
-class ServerProbe:
+class ServerProbe(Probe):
     """A server of an engine. `of` makes one, after looking at what it serves."""
 
     client: Client
@@ -130,13 +130,6 @@ class ServerProbe:
     @property
     def scores(self) -> bool:
         return self.dialect.name == "vLLM"
-
-    def banned(self) -> frozenset[int]:
-        return frozenset()
-
-    @property
-    def window(self) -> int:
-        return 0
 
     def context(self) -> int:
         """The most tokens of a sequence, prompt and answer, as far as the server says."""

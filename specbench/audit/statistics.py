@@ -56,7 +56,7 @@ class Scored:
         return next((value for known, value in self.top if known == token), None)
 
     def without(self, banned: Collection[int]) -> "Scored":
-        """Given that the token is none of some that are never drawn."""
+        """The same without tokens that are never drawn, the others renormalised."""
         rest = tuple(one for one in self.top if one[0] not in banned)
         if not rest or len(rest) == len(self.top):
             return self

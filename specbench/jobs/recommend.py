@@ -49,7 +49,7 @@ from specbench.show.run_output import regret_lines, rendered
 from specbench.show.table import print_markdown, print_table
 from specbench.show.verdict import together, topics_of
 from specbench.spec import RunSpec
-from specbench.wording import Row, grouped, number_in, text_in
+from specbench.wording import Row, formatted, grouped, interval_text, number_in, text_in
 
 SCOUTS, LEAST = 8, 4  # prompts of the first run, or a turn of a larger load, and of the second one at least
 REQUESTS, SHARE = 40, 0.25  # of an audit, and the part of the time that is kept for audits
@@ -148,7 +148,7 @@ def start_recommend(cells: Sequence[RunSpec], setup: Setup) -> None:
 def most_promising(
     cells: Sequence[RunSpec], first: run.Outcome, loads: Sequence[Sequence[Row]], setup: Setup
 ) -> list[RunSpec]:
-    """The cells of those that could win under their load, with the K that is predicted to be best."""
+    """The cells of those that could win under their load, with the K predicted to be best, and half of it."""
     best = {(load_of(one.row), one.name, one.k) for load in loads for one in contenders(best_choices(load))}
     if not best:
         raise_for_status(first.cells)
@@ -221,18 +221,14 @@ def shown(lines: Sequence[Row]) -> list[dict[str, Any]]:
     same |= {"regret"} | ({"memory"} if not any(line["memory"] for line in lines) else set())
     made = []
     for line in lines:
-        texts = {name: between(*(line[f"{name}{end}"] for end in ("", "_low", "_high"))) for name in BOUNDED}
+        texts = {name: "" if line[name] is None else
+                 f"{formatted(line[name])} {interval_text(line[f'{name}_low'], line[f'{name}_high'])}"
+                 for name in BOUNDED}  # fmt: skip
         kept = {
             name: value for name, value in line.items() if name not in same and not name.endswith(("_low", "_high"))
         }
         made.append({**kept, **texts})
     return made
-
-
-def between(value: float | None, low: float | None, high: float | None) -> str:
-    return (
-        "" if value is None else f"{value:.2f}" + ("" if low is None or high is None else f" [{low:.2f}, {high:.2f}]")
-    )
 
 
 def ends_of(answers: Sequence[Recommendation]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from specbench.audit.cells import Cell
 from specbench.audit.certificate import (
     LOSSLESS,
     NUMERIC,
@@ -22,8 +23,8 @@ from specbench.audit.certificate import (
     power,
     sentences,
 )
-from specbench.audit.course import Bounds, Course
-from specbench.audit.findings import BELOW, expected_of
+from specbench.audit.course import Bounds, Course, Trial
+from specbench.audit.findings import BELOW, expected_of, unlike_lengths
 from specbench.audit.local import Agreement
 from specbench.audit.probes import Ask, Reply, ServerProbe
 from specbench.backends.choose import backend_for
@@ -111,6 +112,21 @@ def test_a_server_without_a_fault_is_lossless_as_far_as_seen() -> None:
     refused = {one.cell: one.detail for one in made.findings if one.kind == "not tried"}
     assert set(refused) == {"min-p 0.1", "logit bias"}
     assert all("not yet supported with speculative decoding" in detail for detail in refused.values())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "finish", "words"),
+    [
+        (20, "length", ""),
+        (12, "length", "tokens of an answer: 12 on average, and 20 on the baseline"),
+        (20, "stop", "answers that end before their limit: 1 on average, and 0 on the baseline"),
+    ],
+)
+def test_without_log_probabilities_lengths_and_ends_are_compared(tokens: int, finish: str, words: str) -> None:
+    baseline, other = (Reply((), "", end, many) for end, many in (("length", 20), (finish, tokens)))
+    found = unlike_lengths(Cell("temperature 1", "", ()), [Trial(Ask(), baseline, other)] * 40)
+    assert [one.detail for one in found] == [words] * bool(words)
+    assert not unlike_lengths(Cell("temperature 1", "", ()), [Trial(Ask(), baseline, other)] * 4), "four are too few"
 
 
 class LikeLlama(ServerProbe):

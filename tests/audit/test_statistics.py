@@ -58,10 +58,12 @@ def test_a_distribution_is_given_without_the_tokens_that_are_never_drawn() -> No
     found = scores.without({9})
     assert [(token, round(math.exp(value), 12)) for token, value in found.top] == [(5, 0.6), (6, 0.2)]
     assert scores.without({1}) is scores
-    # With the token 9 the first two would be the whole nucleus, and 6 would be impossible.
-    draw = Scored(6, scores.top).without({9})
-    step = step_of(draw, Sampler(top_p=0.7), (), 1e-6)
-    assert step is None or step.drawn is not None
+    top = tuple((token, math.log(chance)) for token, chance in ((9, 0.4), (5, 0.3), (6, 0.15), (7, 0.1)))
+    raw, known = (step_of(one, Sampler(top_p=0.65), (), 1e-6) for one in (Scored(6, top), Scored(6, top).without({9})))
+    assert raw is not None
+    assert (raw.drawn, raw.outside) == (None, 0.0)  # the nucleus of 9 and 5, which makes 6 impossible
+    assert known is not None
+    assert (known.drawn, known.probs) == (1, pytest.approx((2 / 3, 1 / 3)))
 
 
 def test_fair_text_is_accused_as_often_as_chance_says() -> None:

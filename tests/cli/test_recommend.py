@@ -159,7 +159,7 @@ def test_values_have_their_bounds_and_what_is_the_same_for_all_is_left_out_on_a_
     assert chain["predicted_low"] < chain["predicted"] < chain["predicted_high"]
     first, second = shown([{**one, "memory": ""} for one in (chain, suffix)])
     assert list(first) == ["candidate", "K", "predicted", "measured", "note"]
-    assert (first["measured"], second["measured"]) == ("1.40 [1.33, 1.47]", "")
+    assert (first["measured"], second["measured"]) == ("1.400 [1.330, 1.470]", "")
 
 
 def scouted_cells(cells: list[RunSpec], rows: list[dict[str, Any]], seconds: dict[int, float]) -> Outcome:
