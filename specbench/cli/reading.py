@@ -268,7 +268,9 @@ CHat = Annotated[float | None, typer.Option(help="The ratio --c, or --c-round, i
 Ks = Annotated[str | None, typer.Option(help=f"Lookahead K: 4, 1,2,4, 1-12, 1-16+3 (default {DEFAULT_KS}).")]
 Run = Annotated[
     Path | None,
-    typer.Option(help="Run folder or results.csv: predict its cells.", autocompletion=beginning(run_names)),
+    typer.Option(
+        help="Run folder or results.csv: predict its cells; --k: other K.", autocompletion=beginning(run_names)
+    ),
 ]
 
 FLEET = "A fleet under load (--fleet)"
@@ -360,6 +362,8 @@ def predict(
 
     specbench predict --from-run latest
 
+    specbench predict --from-run latest --k 1-16
+
     specbench predict --hardware h100 --target llama-7b --alpha 0.7
     """
     from specbench.jobs import predict as job
@@ -381,11 +385,9 @@ def predict(
         return
     check_alone(arrivals, users, devices, slots, output_tokens, requests, price, seed)
     if from_run is not None:
-        if any(option is not None for option in (alpha, c, c_round, c_hat, k)):
-            raise UsageError(
-                "--from-run takes alpha, c and K from the run: leave out --alpha, --c, --c-round, --c-hat and --k"
-            )
-        job.from_run(found_run(from_run), style)
+        if any(option is not None for option in (alpha, c, c_round, c_hat)):
+            raise UsageError("--from-run takes alpha and c from the run: leave out --alpha, --c, --c-round, --c-hat")
+        job.from_run(found_run(from_run), style, [] if k is None else parse_k_list(k))
         return
     costs = [*((one, False) for one in c or []), *((one, True) for one in c_round or [])]
     if not alpha or not costs:

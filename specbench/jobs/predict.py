@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from specbench.errors import UsageError
+from specbench.judge.advice import QUESTION
 from specbench.judge.fleet import NEEDED as FLEET_NEEDS
 from specbench.judge.fleet import Arm, arms, lengths
-from specbench.judge.predictions import NEEDED, predictions, read_cell
-from specbench.show.predictions import Line, print_fleet, print_forecast, print_measured, print_predictions
+from specbench.judge.predictions import NEEDED, calibrated_at, costs_by_k, predictions, read_cell
+from specbench.show.predictions import (
+    Line,
+    print_fleet,
+    print_forecast,
+    print_measured,
+    print_other_k,
+    print_predictions,
+)
 from specbench.show.text import Format
 from specbench.theory.fleet import Load, simulate
-from specbench.wording import clean, clean_path, resume_command
+from specbench.wording import clean, clean_path, grouped, resume_command
 
 if TYPE_CHECKING:
     from specbench.results.reading import Run
@@ -22,14 +30,23 @@ if TYPE_CHECKING:
 CONTEXTS = ("512", "2k", "4k", "32k")  # of a forecast
 
 
-def from_run(run: Path, style: Format) -> None:
-    """Predict the cells of a measured run."""
+def from_run(run: Path, style: Format, ks: Sequence[int] = ()) -> None:
+    """Predict the cells of a measured run, or those with other K."""
     (found,) = read_given([run])
     rows = rows_with(found, NEEDED)
     cells = [read_cell(row, where) for where, row in rows]
     tell([found])
     note_tiers(row for _, row in rows)
-    print_measured(cells, style)
+    if not ks:
+        print_measured(cells, style)
+        return
+    both = [(row, cell) for (_, row), cell in zip(rows, cells, strict=True)]
+    alike = grouped(both, lambda one: tuple(one[0].get(name) for name in ("method", "schedule", *QUESTION)))
+    print_other_k([
+        {"dataset": cell.dataset, "method": cell.method, "measured_k": cell.k, "speedup": cell.speedup, "k": k,
+         "speedup_calibrated": calibrated_at(row, cell, k, costs_by_k(other for _, other in some))}
+        for some in alike for row, cell in some for k in ks
+    ], style)  # fmt: skip
 
 
 def from_rates(

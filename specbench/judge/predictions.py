@@ -6,9 +6,8 @@ nothing heavy, so that the command answers at once.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 from specbench.errors import UsageError
@@ -105,7 +104,6 @@ def read_cell(row: Mapping[str, str], where: str) -> Measured:
         v, overhead = number(row, "v"), number(row, "overhead")
         one, of_round = at_once(row), drafting(row) or k * c
         cost = of_round if one else c  # the formula's cost, also for other K
-        per_token = of_round / k if one and k else c  # lookups without a match draft fewer than K
         best, best_speedup = optimum.best_k(alpha, cost, at_once=one)
         return Measured(
             dataset=clean(row.get("dataset", ""), 300),
@@ -118,7 +116,7 @@ def read_cell(row: Mapping[str, str], where: str) -> Measured:
             overhead=overhead,
             speedup=speedup,
             speedup_predicted=formulas.speedup(alpha, int(k), cost, one),
-            speedup_calibrated=calibrated(row, int(k), per_token, v, overhead),
+            speedup_calibrated=number(row, "speedup_calibrated"),
             best_k=best,
             best_speedup=best_speedup,
             near_best=ranges(optimum.near_best(alpha, cost, at_once=one)),
@@ -127,14 +125,38 @@ def read_cell(row: Mapping[str, str], where: str) -> Measured:
         raise UsageError(f"{where}: {error}") from error
 
 
-def calibrated(row: Mapping[str, str], k: int, c: float, v: float | None, overhead: float | None) -> float | None:
-    measured = [number(row, f"acceptance_at_{position}") for position in range(1, k + 1)]
-    tested = takewhile(lambda acceptance: acceptance is not None, measured)
-    known = [as_share(acceptance) for acceptance in tested if acceptance is not None]
-    # A position that never accepts ends all rounds: later ones were not tested and do not matter.
-    if v is None or overhead is None or (len(known) < k and 0.0 not in known):
+def calibrated_at(row: Row, cell: Measured, k: int, costs: Mapping[int, float]) -> float | None:
+    """The calibrated speedup of a measured cell if it drafted k tokens. None unless every round drafts a chain of K.
+
+    Positions beyond those that were tested accept with its alpha, and its texts stay as long. costs: drafting and
+    verifying a round, by K, of cells that differ in K alone, this one's too, in baseline steps.
+    """
+    known, (tokens, prompts, repeats) = conditional(row), (number_in(row, n) for n in ("tokens", "prompts", "repeat"))
+    differing = text_in(row, "schedule") not in ("", "constant") or (number_in(row, "drafted_per_round") or 0) < cell.k
+    if not (known and tokens and prompts and cell.k) or differing or cell.v is None or cell.overhead is None:
         return None
-    return formulas.speedup_calibrated([*known, *[0.0] * (k - len(known))], k, c, v, overhead)
+    if not k:
+        return 1.0
+    length = max(1, round(tokens / (prompts * (repeats or 1))))
+    alphas = [*map(as_share, known[:k]), *[cell.alpha] * (k - len(known))]
+    emitted = formulas.tokens_of_texts(formulas.round_chances(alphas), [length])
+    return emitted / (cost_at(cell, k, costs, at_once(row)) + cell.overhead)
+
+
+def cost_at(cell: Measured, k: int, costs: Mapping[int, float], at_once: bool) -> float:
+    """A line through the two nearest K; with one alone, every drafted token and every row but the first costs the same.
+
+    A second row may cost more than those after it, as on a CPU: one K does not show that.
+    """
+    if len(costs) < 2:
+        return cell.c_round * (1 if at_once else k / cell.k) + 1 + ((cell.v or 1) - 1) * k / cell.k
+    near, next_ = sorted(costs, key=lambda one: abs(one - k))[:2]
+    return costs[near] + (costs[next_] - costs[near]) * (k - near) / (next_ - near)
+
+
+def costs_by_k(cells: Iterable[Measured]) -> dict[int, float]:
+    """Drafting and verifying a round by K, in baseline steps, as far as known."""
+    return {cell.k: cell.c_round + cell.v for cell in cells if cell.v is not None and cell.k}
 
 
 def as_share(value: float) -> float:

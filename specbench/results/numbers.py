@@ -54,7 +54,7 @@ NUMBERS = (
     "draft_token_ms", "draft_first_ms", "baseline_tokens_per_second", "tokens_per_second", "speedup", "speedup_low",
     "speedup_high", "speedup_geomean", "speedup_end_to_end", "break_even_batch", "rows_idle", "baseline_rows_idle",
     *LEARNING, "speedup_predicted", "speedup_calibrated", "speedup_ideal", "term_first_draft", "term_levels",
-    "term_position", "term_verify", "term_sampling", "term_host", "term_update", "term_truncated",
+    "term_position", "term_verify", "term_sampling", "term_host", "term_update", "term_truncated", "term_rest",
     "baseline_prefill_ms", "prefill_ms", *LATENCY, *SERVED, *WITHIN, "baseline_ready_seconds", "ready_seconds", *PEAKS,
     *CHOSEN, "rounds", "drafted", "tested", "accepted", "drafted_per_round", "nodes_per_round", "draft_hit_rate",
     "law_distance", *BELIEF, "tokens", "baseline_tokens", "outliers", "drift", "drift_p", "bimodality",
@@ -167,7 +167,8 @@ def explanation(samples: Sequence[Sample], baseline: Timing, method: Timing, loo
     inner = inner_levels(traces, step)
     drafts = draft_costs(inner, traces, step, lookahead)
     relayed = any(LEG in trace.spans for trace in traces)  # each drafter in turn has its own acceptance
-    found = explain(rounds, baseline, method, lookahead, speedup_of(samples).value, drafts, relayed)
+    lengths = [len(trace.tokens) for trace in traces]
+    found = explain(rounds, baseline, method, lookahead, speedup_of(samples).value, drafts, relayed, lengths)
     levels = (level.row(number) for number, level in enumerate(inner, start=2))
     return found.row() | {name: value for row in levels for name, value in row.items()}
 

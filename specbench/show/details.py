@@ -44,7 +44,7 @@ ROWS: tuple[Line, ...] = (
     ("speedup", "speedup", "measured: total baseline ÷ total method time"),
     ("  95 % interval", "speedup_interval", "over prompts (jackknife)"),
     ("  predicted", "speedup_predicted", "(1−α^(K+1)) / ((1−α)(Kc+1))"),
-    ("  calibrated", "speedup_calibrated", "Σ Π αᵢ / (Kc + v + overhead)"),
+    ("  calibrated", "speedup_calibrated", "by position, / (Kc + v + overhead)"),
     ("  end to end", "speedup_end_to_end", "with prefill"),
     ("  runs elsewhere", "speedup_elsewhere", "if what the draft learns were computed elsewhere"),
     ("  95 % interval", "speedup_elsewhere_interval", "as that of the speedup"),
@@ -141,12 +141,13 @@ STAGES = (  # heading, column, whether it is a sum rather than a term
     ("ideal", "speedup_ideal", True), ("first\ndraft", "term_first_draft", False),
     ("predicted", "speedup_predicted", True), ("levels", "term_levels", False),
     ("position", "term_position", False), ("verify", "term_verify", False), ("sampling", "term_sampling", False),
-    ("host", "term_host", False), ("update", "term_update", False), ("cali-\nbrated", "speedup_calibrated", True),
-    ("trun-\ncated", "term_truncated", False), ("measured", "speedup", True),
+    ("host", "term_host", False), ("update", "term_update", False), ("trun-\ncated", "term_truncated", False),
+    ("cali-\nbrated", "speedup_calibrated", True), ("rest", "term_rest", False), ("measured", "speedup", True),
 )  # fmt: skip
 STAGES_LEGEND = (
     "ideal: the formula with later drafts' cost; predicted: the formula; position: acceptance by position for one "
-    "alpha; verify, sampling, host, update: measured costs for none; truncated: rounds cut short by the end of a text"
+    "alpha; verify, sampling, host, update: measured costs for none; truncated: rounds cut short by the end of a text; "
+    "rest: what the calibrated speedup leaves"
 )
 OF_SOME = ("term_levels", "term_update")  # for nests, and for drafts that learn: hidden if no cell has them
 

@@ -23,6 +23,12 @@ NOTE = (
     "terms; --from-run puts them in."
 )
 
+OTHER_K = (
+    "Positions that were not tested accept with the mean alpha, and texts stay as long. The cost of a round is a line "
+    "through the two nearest K of the run. With one K every drafted token costs the same, which is not so on a CPU: "
+    "measure two."
+)
+
 FORECAST = (
     "Every position has the same alpha here, and its value is an assumption until a run measures it (specbench run). "
     "Texts end in the middle of rounds, and prompts are read before: both are not in these numbers."
@@ -77,6 +83,15 @@ def print_measured(cells: list[Measured], style: Format) -> None:
     lines = [tuple(map(text, astuple(cell))) for cell in cells]
     table = Numbers("measured and predicted speedup", header, lines, "", keys=3)
     print_tables(list(map(asdict, cells)), [table], style, NOTE)
+
+
+def print_other_k(records: Records, style: Format) -> None:
+    """A line for every cell and K; None: it cannot be predicted."""
+    header = tuple(name.replace("_", " ") for name in records[0])
+    lines = [tuple(map(text, one.values())) for one in records]
+    print_tables(
+        records, [Numbers("measured at one K, predicted at others", header, lines, "", keys=3)], style, OTHER_K
+    )
 
 
 def _prediction_table(group: list[Prediction]) -> Numbers:

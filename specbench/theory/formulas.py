@@ -6,6 +6,8 @@ Leviathan = Leviathan, Kalman, Matias, "Fast Inference from Transformers via Spe
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from operator import mul
 
 K_MAX = 1000  # limit of the searches for the best K; no draft of this length is worth its verification
 
@@ -38,6 +40,26 @@ def expected_tokens_by_position(alphas: Sequence[float]) -> float:
     return total
 
 
+def round_chances(alphas: Sequence[float]) -> list[float]:
+    """The probability of 1, 2, … K + 1 tokens in a round, by acceptance at each position."""
+    reached = [1.0, *accumulate(alphas, mul)]
+    return [here - further for here, further in pairwise([*reached, 0.0])]
+
+
+def tokens_of_texts(chances: Sequence[float], lengths: Sequence[int]) -> float:
+    """Tokens per round of texts of these lengths, whose last round may emit more than is missing.
+
+    chances[j]: of a round to emit j + 1 tokens. A text of n tokens takes R(n) = 1 + Σⱼ chances[j] R(n − j − 1) rounds
+    in the mean, with R(n) = 0 for n ≤ 0: the renewal equation. NaN without a token.
+    """
+    rounds = [0.0]
+    for length in range(1, max(lengths, default=0) + 1):
+        rest = (chance * rounds[max(length - emitted, 0)] for emitted, chance in enumerate(chances, start=1))
+        rounds.append(1 + math.fsum(rest))
+    taken = math.fsum(rounds[length] for length in lengths)
+    return sum(lengths) / taken if taken else math.nan
+
+
 def drafting(k: int, c: float, at_once: bool = False) -> float:
     """The drafting cost of a round in target decode steps: Kc. At once: c itself for every K, but 0 for K = 0.
 
@@ -55,23 +77,6 @@ def speedup(alpha: float, k: int, c: float, at_once: bool = False) -> float:
     """
     check_cost("c", c)
     return expected_tokens(alpha, k) / (drafting(k, c, at_once) + 1)
-
-
-def speedup_calibrated(alphas: Sequence[float], k: int, c: float, v: float = 1.0, overhead: float = 0.0) -> float:
-    """Speedup from measured terms: Σ_{j=0..K} Π_{i≤j} αᵢ / (Kc + v + overhead), tokens of a round ÷ its cost.
-
-    v = target pass over K + 1 tokens ÷ over 1 token; overhead = the rest of a round in target decode
-    steps, which may come out slightly below zero: only the cost of the whole round has to be
-    positive. ValueError if there are not K alphas, one is outside [0, 1], or a cost is out of range.
-    """
-    check_k(k)
-    if len(alphas) != k:
-        raise ValueError(f"K = {k} needs {k} acceptances by position, got {len(alphas)}")
-    check_cost("c", c)
-    check_cost("v", v)
-    round_cost = k * c + v + overhead
-    check_round_cost("Kc + v + overhead", round_cost)
-    return expected_tokens_by_position(alphas) / round_cost
 
 
 def operations(alpha: float, k: int, c_hat: float, at_once: bool = False) -> float:
@@ -101,12 +106,6 @@ def check_cost(name: str, value: float) -> None:
     """ValueError unless the value is finite and not negative."""
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} must be a finite number of 0 or more, got {value}")
-
-
-def check_round_cost(name: str, cost: float) -> None:
-    """ValueError unless the cost of a round is positive and finite."""
-    if not 0 < cost < math.inf:
-        raise ValueError(f"a round must cost more than nothing, got {name} = {cost}")
 
 
 def check_k(k: int) -> None:

@@ -14,7 +14,7 @@ Levels = Mapping[int, Sequence[RoundCounts]]  # rounds by the number of levels t
 
 @dataclass(frozen=True)
 class Explanation:
-    """ideal + first_draft + levels + position + verify + sampling + host + update + truncated = measured, as speedups.
+    """ideal + first_draft + levels + position + verify + sampling + host + update + truncated + rest = measured.
 
     Every term replaces one assumption of Leviathan's formula by a measured quantity, in this
     order. All but `measured` are NaN if an arm was timed without phases.
@@ -22,7 +22,7 @@ class Explanation:
 
     ideal: float  # the formula, every drafted token at the cost of the second and later ones of a round
     predicted: float  # the formula with the mean c, of a nest with the costs by its levels: `speedup_predicted`
-    calibrated: float  # Σ Π αᵢ ÷ (Kc + v + overhead): with all measured costs
+    calibrated: float  # tokens per round by position, in texts that end, ÷ (Kc + v + overhead)
     measured: float
     first_draft: float  # ideal → predicted: the first drafted token of a round is fed two tokens, or is the only pass
     levels: float  # of a nest: its draft costs more than the formula of its levels; 0 of all others
@@ -30,8 +30,9 @@ class Explanation:
     verify: float  # the target's pass over all nodes of the draft takes longer than the baseline's over one token
     sampling: float  # so does the acceptance stage
     host: float  # and the time outside all spans
-    update: float  # so does a draft's learning, spread over all rounds → calibrated; 0 without learning
-    truncated: float  # calibrated → measured: rounds cut by the end of a sequence
+    update: float  # so does a draft's learning, spread over all rounds; 0 without learning
+    truncated: float  # rounds cut by the end of a sequence → calibrated; in `rest` if K is adaptive
+    rest: float  # calibrated → measured: rounds that depend on each other, and cost less where they are cut
 
     def row(self) -> dict[str, float]:
         """The columns of results.csv, without the measured speedup itself."""
@@ -50,6 +51,7 @@ def explain(
     measured: float,
     drafts: Sequence[float] | None = None,
     relayed: bool = False,
+    lengths: Sequence[int] = (),
 ) -> Explanation:
     """The terms from the formula to `measured`, a speedup, for one cell.
 
@@ -57,15 +59,16 @@ def explain(
     with the levels it drafted, and acceptance by position is averaged separately for each number of
     levels, since an adaptive K drafts more where more is accepted. drafts[n]: cost of a nest's draft of n
     tokens by the formula of its levels, in steps. relayed: drafts came from several drafters; then, as in
-    a tree, each level has its own acceptance probability. Never raises for any possible measurement.
+    a tree, each level has its own acceptance probability. lengths: tokens of every text. Never raises for any
+    possible measurement.
     """
     own = relayed or branched(rounds)
-    stages = [*_stages(rounds, baseline, method, lookahead, drafts, own), measured]
+    stages = [*_stages(rounds, baseline, method, lookahead, drafts, own, lengths), measured]
     if not all(map(math.isfinite, stages)):
         unknown = dict.fromkeys((f.name for f in fields(Explanation)), math.nan)
         return Explanation(**{**unknown, "measured": measured})
     steps = (after - before for before, after in pairwise(stages))
-    return Explanation(stages[0], stages[1], stages[7], measured, *steps)
+    return Explanation(stages[0], stages[1], stages[8], measured, *steps)
 
 
 def _stages(
@@ -75,13 +78,14 @@ def _stages(
     lookahead: int | None,
     drafts: Sequence[float] | None,
     own: bool,
+    lengths: Sequence[int],
 ) -> tuple[float, ...]:
-    """The speedups: ideal, predicted, and after each substitution from levels to update."""
+    """The speedups: ideal, predicted, and after each substitution from levels to truncated."""
     counts, cost = acceptance(rounds), measured_costs(baseline, method)
     levels = _by_level(rounds, lookahead if counts.drafted else None)
     alpha = counts.alpha if counts.tested else 0.0
     if not math.isfinite(alpha + cost.c + cost.v + cost.overhead) or not levels:
-        return (math.nan,) * 8
+        return (math.nan,) * 9
     k = _mean(levels, lambda level, _: level)
     drafting = 1 + k * cost.c
     if drafts is None:
@@ -96,9 +100,14 @@ def _stages(
     with_verify = drafting + verify
     with_sampling = with_verify + sampling
     with_host = with_sampling + host
-    round_costs = (ideal, formula, drafting, drafting, with_verify, with_sampling, with_host, with_host + update)
+    whole = with_host + update
+    round_costs = (ideal, formula, drafting, drafting, with_verify, with_sampling, with_host, whole, whole)
     flat, shaped = _round_tokens(levels, None if own else alpha)
-    return tuple(map(ratio, (flat, flat, flat, *[shaped] * 5), round_costs))
+    cut = shaped
+    if lookahead is not None and any(lengths):
+        (same,) = levels.values()
+        cut = formulas.tokens_of_texts(formulas.round_chances(_known(acceptance_by_position(same))), lengths)
+    return tuple(map(ratio, (flat, flat, flat, *[shaped] * 5, cut), round_costs))
 
 
 def _by_level(rounds: Sequence[RoundCounts], lookahead: int | None) -> Levels:
@@ -121,8 +130,13 @@ def _round_tokens(levels: Levels, alpha: float | None) -> tuple[float, float]:
 
 
 def _tokens(acceptance: Sequence[float]) -> float:
-    """Tokens of a round by acceptance at each position; one that was never reached adds nothing."""
-    return formulas.expected_tokens_by_position([0.0 if math.isnan(a) else a for a in acceptance])
+    """Tokens of a round by acceptance at each position."""
+    return formulas.expected_tokens_by_position(_known(acceptance))
+
+
+def _known(acceptance: Sequence[float]) -> list[float]:
+    """Acceptance at each position; one that was never reached adds nothing."""
+    return [0.0 if math.isnan(a) else a for a in acceptance]
 
 
 def _mean(levels: Levels, value: Callable[[int, Sequence[RoundCounts]], float]) -> float:

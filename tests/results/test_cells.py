@@ -32,6 +32,7 @@ DESIGN = (
     "speedup_end_to_end", "speedup_predicted", "speedup_calibrated", "lossless",
 )  # fmt: skip
 TWO = (sample("p1", (4, 2)), sample("p2", (0, 2)))  # 12 tokens in 4 rounds: 120 ms without, 78 ms with a draft
+SHORT = 12 / (3.07745361328125 + 1.828125)  # texts of 8 and 4 tokens, rounds of 1, 3 or 5: a quarter, half, a quarter
 LOSSLESS = Losslessness("identical", 2, 2)
 
 
@@ -46,13 +47,14 @@ def exactly(value: Any) -> Any:
     "expected",
     [
         {"c": 0.1, "v": 1.5, "overhead": 0.05, "baseline_step_ms": 10, "round_ms": 19.5, "draft_token_ms": 1},
-        {"speedup": 120 / 78, "speedup_end_to_end": (120 + 200) / (78 + 400), "speedup_calibrated": 120 / 78},
+        {"speedup": 120 / 78, "speedup_end_to_end": (120 + 200) / (78 + 400)},
         {"speedup_predicted": formulas.speedup(0.5, K, 0.1), "tokens_per_second": 12 / 0.078},
+        {"speedup_calibrated": SHORT / 1.95, "term_rest": (3 - SHORT) / 1.95},
         {"baseline_tokens_per_second": 100, "rounds": 4, "drafted": 16, "tested": 11, "accepted": 8, "tokens": 4 + 8},
         {"alpha": 0.5, "alpha_tested": 8 / 11, "accepted_per_drafted": 8 / 16, "tokens_per_round": 3},
         {f"acceptance_at_{i}": share for i, share in enumerate((3 / 4, 1, 1 / 3, 1), 1)},
     ],
-    ids=["costs", "speedups", "predicted", "counts", "alpha", "places"],
+    ids=["costs", "speedups", "predicted", "ends", "counts", "alpha", "places"],
 )
 def test_numbers_come_out_as_they_were_put_in(expected: dict[str, float]) -> None:
     found = numbers(TWO, K)
@@ -79,9 +81,9 @@ def test_the_cost_of_learning_is_counted_and_shown() -> None:
     assert row["round_update_ms"] == exactly(1000 * 0.75 / 8)
     assert row["round_host_ms"] == exactly(cell(plain).row()["round_host_ms"])
     assert row["term_host"] == exactly(cell(plain).row()["term_host"])
-    assert row["speedup_calibrated"] == exactly(3 / (1.95 + 0.75 / 8 / STEP))
+    assert row["speedup_calibrated"] - row["term_truncated"] == exactly(3 / (1.95 + 0.75 / 8 / STEP))
     assert row["term_update"] == exactly(3 / (1.95 + 0.75 / 8 / STEP) - 3 / 1.95)
-    assert row["speedup_calibrated"] + row["term_truncated"] == exactly(row["speedup"])
+    assert row["speedup_calibrated"] + row["term_rest"] == exactly(row["speedup"])
     of_others = cell(plain).row()
     assert [of_others[name] for name in ("speedup_elsewhere", "update_share")] == [None, None]
     assert of_others["round_update_ms"] is None

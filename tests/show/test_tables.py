@@ -188,7 +188,7 @@ def test_the_terms_add_up_from_the_prediction_to_the_measurement() -> None:
     numbers = [float(text.replace("−", "-")) for text in table.lines[0][1:]]
     shown = [column for _, column, _ in STAGES if column not in OF_SOME]
     assert numbers == [pytest.approx(row[column], abs=0.0005) for column in shown]
-    assert numbers[0] + sum(numbers[i] for i in (1, 3, 4, 5, 6, 8)) == pytest.approx(numbers[-1], abs=0.004)
+    assert numbers[0] + sum(numbers[i] for i in (1, 3, 4, 5, 6, 7, 9)) == pytest.approx(numbers[-1], abs=0.004)
     dark = sample("p1", baseline=replace(baseline_trace(range(8)), spans={}))
     assert why_tables([cell(dark).row(), cell(status="oom").row()], ["a", "b"]) == []
 

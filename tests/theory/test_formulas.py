@@ -38,8 +38,7 @@ REFUSED = [
     (formulas.expected_tokens, (math.nan, 3)), (formulas.expected_tokens, (0.5, -1)),
     (formulas.expected_tokens_by_position, ([0.5, -0.1],)),
     (formulas.speedup, (0.5, 3, -0.1)), (formulas.speedup, (0.5, 3, math.inf)),
-    (formulas.speedup_calibrated, ([0.5], 2, 0.1)), (formulas.speedup_calibrated, ([0.5], 1, 0.1, 1.0, -2.0)),
-    (formulas.speedup_calibrated, ([0.5], 1, 0.1, -1.0, 5.0)), (formulas.operations, (0.5, 3, math.nan)),
+    (formulas.operations, (0.5, 3, math.nan)),
     (formulas.accepted_per_drafted, (0.5, 0)), (optimum.pays, (0.5, -1)),
     (optimum.best_k, (0.5, 0.1, -1)), (optimum.near_best, (0.5, -1)), (optimum.break_even_alpha, (0, 0.1)),
     (optimum.alpha_from_tokens, (0.9, 3)), (optimum.alpha_from_tokens, (4.1, 3)),
@@ -216,11 +215,26 @@ def test_break_even_where_one_pass_drafts_all_tokens() -> None:
     assert optimum.break_even_alpha(4, 1.01) is None
 
 
-def test_calibrated_speedup_by_hand() -> None:
-    # 1 + .8 + .8 × .5 = 2.2 tokens; 2 × .1 + 1.2 + .1 = 1.5 steps
-    assert formulas.speedup_calibrated([0.8, 0.5], 2, 0.1, 1.2, 0.1) == pytest.approx(2.2 / 1.5)
-    assert formulas.speedup_calibrated([0.8], 1, 0.1, 1.0, -0.02) == pytest.approx(1.8 / 1.08)
-    assert formulas.speedup_calibrated([], 0, 0.1, 1.0, 0.0) == 1
+def test_the_ends_of_texts_cut_rounds_by_hand() -> None:
+    chances = [0.2, 0.4, 0.4]  # of 1, 2 and 3 tokens, 2.2 in the mean
+    assert formulas.tokens_of_texts(chances, [1]) == 1  # of whatever round
+    # two tokens take a second round only after one of one token; three, only after one of one or two
+    assert formulas.tokens_of_texts(chances, [2]) == pytest.approx(2 / 1.2)
+    assert formulas.tokens_of_texts(chances, [1, 3]) == pytest.approx(4 / (1 + 1 + 0.2 * 1.2 + 0.4))
+    assert formulas.tokens_of_texts([1.0], [7, 5]) == 1
+    assert formulas.tokens_of_texts(chances, [100_000]) == pytest.approx(2.2, rel=1e-4)
+    assert math.isnan(formulas.tokens_of_texts(chances, [0]))
+
+
+@quick
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.integers(1, 12))
+def test_rounds_of_a_text_are_the_mean_over_all_ways_to_emit_it(weights: list[float], length: int) -> None:
+    chances = [weight / math.fsum(weights) for weight in weights]
+
+    def rounds(missing: int) -> float:  # over every sequence of rounds, one after the other
+        return sum(p * (1 + rounds(missing - j)) for j, p in enumerate(chances, 1)) if missing > 0 else 0.0
+
+    assert formulas.tokens_of_texts(chances, [length] * 2) == pytest.approx(length / rounds(length), rel=1e-9)
 
 
 @quick

@@ -51,7 +51,7 @@ def test_the_terms_by_hand() -> None:
     assert found.sampling == exactly(3 / 1.9 - 3 / 1.8)
     assert found.host == exactly(3 / 1.95 - 3 / 1.9)
     assert found.calibrated == exactly(120 / 78)
-    assert found.truncated == exactly(0)
+    assert (found.truncated, found.rest) == (0, exactly(0))
     # of the 4 ms that four tokens take the first takes 2.5: a later one costs 0.5 ms, a twentieth of a step
     found = explain(ROUNDS, BASELINE, replace(METHOD, draft_first=0.0025 * 4), K, MEASURED)
     assert found.ideal == exactly(1.9375 / 1.2)
@@ -68,7 +68,10 @@ def test_one_drafted_token_has_no_later_ones() -> None:
     rounds = [one_round(4), one_round(1, drafted=1)]  # the second had room for one drafted token only
     found = explain(rounds, BASELINE, arm(2, 5, verify=12, accept=2, host=1.5, tokens=7), K, 70 / 36)
     assert found.calibrated == exactly(5 / 1.95)  # every position accepts, so four drafted tokens give five
-    assert found.truncated == exactly(3.5 / 1.8 - 5 / 1.95)
+    assert (found.truncated, found.rest) == (0, exactly(3.5 / 1.8 - 5 / 1.95))
+    found = explain(rounds, BASELINE, arm(2, 5, verify=12, accept=2, host=1.5, tokens=7), K, 70 / 36, lengths=[7])
+    assert found.calibrated == exactly(3.5 / 1.95)  # seven tokens take two rounds of five
+    assert (found.truncated, found.rest) == (exactly(-1.5 / 1.95), exactly(3.5 / 1.8 - 3.5 / 1.95))
 
 
 def test_an_adaptive_lookahead_counts_the_levels_that_were_drafted() -> None:
@@ -77,11 +80,11 @@ def test_an_adaptive_lookahead_counts_the_levels_that_were_drafted() -> None:
     assert found.predicted == exactly((1.9375 + 1.5) / 2 / 1.25)  # K = 4 and K = 1 at α = 0.5, 2.5 tokens a round
     assert found.calibrated == exactly(3.5 / 1.8)
     assert (found.ideal, found.first_draft) == (found.predicted, 0.0)  # its first token is not told apart
-    assert found.truncated == exactly(0)
+    assert (found.truncated, found.rest) == (0, exactly(0))
     rounds = [one_round(4), one_round(4), one_round(0, drafted=1), one_round(0, drafted=1)]
     found = explain(rounds, BASELINE, arm(4, 10, verify=12, accept=2, host=1.5, tokens=12), None, 120 / 72)
     assert found.calibrated == exactly(3 / 1.8)  # by position over all rounds it would be 2.25 tokens
-    assert found.truncated == exactly(0)
+    assert (found.truncated, found.rest) == (0, exactly(0))
 
 
 @pytest.mark.parametrize("lookahead", [K, None])
@@ -103,7 +106,7 @@ def test_a_lookahead_that_was_never_drafted_whole_counts_positions_never_reached
     found = explain([one_round(0)] * 3, BASELINE, method, K, 30 / 58.5)
     assert found.position == exactly(1 / 1.4 - 1.9375 / 1.4)
     assert found.calibrated == exactly(1 / 1.95)
-    assert found.truncated == exactly(0)
+    assert (found.truncated, found.rest) == (0, exactly(0))
 
 
 @pytest.mark.parametrize(
@@ -129,6 +132,7 @@ def test_the_columns() -> None:
     assert list(explain(ROUNDS, BASELINE, METHOD, K, MEASURED).row()) == [
         "speedup_ideal", "speedup_predicted", "speedup_calibrated", "term_first_draft", "term_levels", "term_position",
         "term_verify", "term_sampling", "term_host", "term_update", "term_truncated",
+        "term_rest",
     ]  # fmt: skip
 
 
@@ -160,7 +164,8 @@ def test_the_terms_add_up_to_the_measured_speedup(
     method = data.draw(arms(len(rounds), sum(r.drafted for r in rounds)))
     baseline = data.draw(arms(data.draw(st.integers(1, 20)), 0))
     drafts = data.draw(st.none() | st.lists(st.floats(0, 100), min_size=21, max_size=21))
-    found = explain(rounds, baseline, method, lookahead, measured, drafts)
+    lengths = data.draw(st.lists(st.integers(0, 20), max_size=4))
+    found = explain(rounds, baseline, method, lookahead, measured, drafts, lengths=lengths)
     assert found.measured == measured
     assert drafts is not None or found.levels == 0 or math.isnan(found.levels)
     values = found.row().values()
