@@ -36,6 +36,7 @@ SCHEMA_VERSION = 4  # of the columns of results.csv and samples.csv, and of jour
 UNDRAFTED: dict[str, Any] = {"method": BASELINE, "k": 0, "schedule": "constant", "confidence": 0.4, "acceptance": None,
                              "acceptance_source": None, "choices": None, "spec_config": None,
                              "spec_args": None}  # fmt: skip
+DRAFTER = re.compile(r"--spec(?:ulative)?-(?:type|algo|algorithm|config)[ =]('[^']*'|\S+)")  # in words of a server
 SHARE = Field(gt=0, le=1)
 Quantisation = Literal["int8", "int4", "fp8", "w8a8", "w4a8", "w8a8+head", "w4a8+head"]
 Tokens = Annotated[int, BeforeValidator(in_thousands), Field(ge=1, le=1 << 24)]
@@ -406,7 +407,9 @@ def methods_of(spec: RunSpec) -> list[str]:
     return list(dict.fromkeys(one.method for one in choices(spec).values()))
 
 
-def drafted_by(config: str | None, method: str) -> str:
-    """How a cell drafts: the arm of a server by its name, or the method in its JSON; else the method of specbench."""
-    found = read(config) if config and config.startswith("{") else config
+def drafted_by(config: str | None, args: str | None, method: str) -> str:
+    """How a cell drafts: the arm of a server by its name, or the method in its JSON or words; else its method."""
+    named = DRAFTER.search(args or "")
+    given = config or (named[1].strip("'\"") if named else "")
+    found = read(given) if given.startswith("{") else given
     return str(found.get("method", "draft-model")) if isinstance(found, dict) else found or method

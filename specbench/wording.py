@@ -69,7 +69,8 @@ def gigabytes(size: int) -> str:
 
 
 def interval_text(low: float | None, high: float | None) -> str:
-    return "[no interval]" if low is None or high is None else f"[{low:.3f}, {high:.3f}]"
+    unknown = low is None or high is None or math.isnan(low + high)
+    return "[no interval]" if unknown else f"[{low:.3f}, {high:.3f}]"
 
 
 def finite_or_none(value: float) -> float | None:

@@ -105,7 +105,7 @@ def arm_of(spec: RunSpec) -> str:
     if spec.method == CHOOSING:
         rule = "of " + clean(str(spec.choices), LABEL)
     rates = "" if spec.acceptance is None else f" at {','.join(map(str, spec.acceptance))}"
-    return f"{clean(drafted_by(spec.spec_config, spec.method), LABEL)} {rule}{clean(rates, LABEL)}"
+    return f"{clean(drafted_by(spec.spec_config, spec.spec_args, spec.method), LABEL)} {rule}{clean(rates, LABEL)}"
 
 
 def live_line(rolling: Rolling) -> str:

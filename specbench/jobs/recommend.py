@@ -8,10 +8,12 @@ import json
 import math
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import typer
@@ -43,7 +45,7 @@ from specbench.models.checkpoints.names import drafts_of
 from specbench.results.cells import raise_for_status
 from specbench.results.named_runs import short_name
 from specbench.results.reading import audited_cells, read_run
-from specbench.results.statistics import Interval, bounds
+from specbench.results.statistics import FEWEST, Interval, bounds
 from specbench.show.engines import turning_said
 from specbench.show.run_output import regret_lines, rendered
 from specbench.show.table import print_markdown, print_table
@@ -164,18 +166,24 @@ def most_promising(
 
 
 def fitting(again: Sequence[RunSpec], first: run.Outcome, spent: float, minutes: float) -> list[RunSpec]:
-    """The cells on as many prompts as fit into the time: all take the same, by the seconds of a prompt under their load
-    in the first run, whose other seconds (to start and to compile) are spent again."""
-    costs: dict[tuple[str, ...], list[float]] = {}
+    """The cells on as many prompts as fit into the time: loads take the same, by the seconds of a prompt under each
+    in the first run, whose other seconds (to start and to compile) are spent again. A load has one baseline."""
+    arms_of: dict[tuple[str, ...], list[list[float]]] = {}  # by load and arm, the seconds of prompts with all turns
     for cell in first.cells:
-        seconds = [one.seconds + one.prefill_seconds for all_ in cell.samples for one in (all_.baseline, all_.method)]
-        costs.setdefault(load_of(cell.spec.model_dump()), []).extend(seconds)
-    used = math.fsum(second for seconds in costs.values() for second in seconds)
-    each = ((1 - SHARE) * 60 * minutes - spent - max(spent - used, 0.0)) / len(again)
+        beside = arms_of.setdefault(load_of(cell.spec.model_dump()), [])
+        prompts = grouped(cell.samples, lambda one: one.prompt)
+        for arm in [] if not prompts else ["method"] if beside else ["baseline", "method"]:
+            traces = [[getattr(one, arm) for one in some] for some in prompts]
+            beside.append([math.fsum(one.seconds + one.prefill_seconds for one in some) for some in traces])
+    used = math.fsum(second for some in arms_of.values() for seconds in some for second in seconds)
+    number = Counter(load_of(one.model_dump()) for one in again)
+    each = ((1 - SHARE) * 60 * minutes - spent - max(spent - used, 0.0)) / len(number)
     found = []
     for one in again:
-        known = costs.get(load_of(one.model_dump()), [])
-        fits = max(int(each * len(known) / (2 * math.fsum(known))), LEAST) if known else LEAST
+        load = load_of(one.model_dump())
+        known = [mean(seconds) for seconds in arms_of.get(load, [])]
+        least = FEWEST * one.batch if one.batch > 1 else LEAST  # an interval is over turns of a batch
+        fits = max(int(each / ((1 + number[load]) * mean(known))), least) if known else least
         found.append(one.with_(limit=min(one.limit or fits, fits)))
     return found
 
@@ -233,7 +241,8 @@ def shown(lines: Sequence[Row]) -> list[dict[str, Any]]:
 
 def ends_of(answers: Sequence[Recommendation]) -> list[str]:
     """From how many requests in flight on speculation does not pay, for every other setting of the load."""
-    loads = grouped(answers, lambda one: (one.dataset, one.context, one.temperature, one.arrivals))
+    measured = [one for one in answers if one.speedup is not None]
+    loads = grouped(measured, lambda one: (one.dataset, one.context, one.temperature, one.arrivals))
     found = [turning_said([(one.batch, one.leaning or one.answer) for one in some]) for some in loads]
     return list(dict.fromkeys(line for lines in found for line in lines))
 

@@ -23,6 +23,7 @@ from specbench.wording import Row, number_in, ranges, text_in
 
 MOST = 3  # choices that are worth a measurement
 BLOCKS = ("dflash", "dspark")  # arms of servers that draft whole blocks
+SHORTEST = {("llama-server", "ngram"): 3}  # K from which an arm's drafts begin alike: below, it compares fewer tokens
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Candidate:
         schedule = text_in(self.row, "schedule")
         rule = f"{schedule}:{text_in(self.row, 'confidence')}" if schedule == "confidence" else schedule
         choice = f"K = {self.k}" if self.constant else f"--schedule {rule} with K up to {self.k}"
-        method = drafted_by(text_in(self.row, "spec_config"), method)
+        method = drafted_by(text_in(self.row, "spec_config"), text_in(self.row, "spec_args"), method)
         return choice if method == "chain" else f"{method} ({choice})"
 
 
@@ -252,19 +253,19 @@ def lookaheads(row: Row) -> list[Choice]:
     """The choices that one drafting cell predicts; its own K alone for blocks, if acceptance by position is not known,
     if K is adaptive, or if it is in words that go to an engine as they are."""
     speedup, tokens, most = (number_in(row, name) for name in ("speedup", "tokens_per_round", "k"))
-    if flaw(row) or not speedup or not tokens or not most:
+    if flaw(row) or not speedup or not most:
         return []
     low, high = (number_in(row, name) or speedup for name in ("speedup_low", "speedup_high"))
     joint = list(accumulate(conditional(row), mul))[: int(most)]
     words = text_in(row, "spec_config") or text_in(row, "spec_args")
     own = adaptive(row) or words in BLOCKS or words.startswith(("{", "-"))
-    if own or (at_once(row) and text_in(row, "method") == "chain") or not joint or not sum(joint):
+    if own or (at_once(row) and text_in(row, "method") == "chain") or not tokens or not joint or not sum(joint):
         return [Choice(row, int(most), speedup, low, high)]
     drafted = (tokens - 1) / sum(joint)  # of rounds, those with a draft; and texts end within rounds
     round_time, found = tokens / speedup, list[Choice]()
     fixed = (number_in(row, "overhead") or 0.0) + ((drafting(row) or 0.0) if at_once(row) else 0.0)
     alone = 1 + min(max(fixed, 0.0), max(round_time - 1, 0.0))
-    for k in range(1, int(most) + 1):
+    for k in range(min(SHORTEST.get((text_in(row, "backend"), words), 1), int(most)), int(most) + 1):
         faster = (1 + drafted * sum(joint[:k])) / (alone + (round_time - alone) * k / most)
         found.append(Choice(row, k, faster, low * faster / speedup, high * faster / speedup))
     return found

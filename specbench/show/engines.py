@@ -14,7 +14,7 @@ from specbench.show.fitting import draw, screen, sentence
 from specbench.show.table import Table, print_data
 from specbench.show.tables import LABELS, Columns, named, naming
 from specbench.show.text import NOTHING, Format, cell_text, heading, is_number, lookahead, one_line, over, short_dataset
-from specbench.spec import BASELINE, drafted_by
+from specbench.spec import BASELINE
 from specbench.wording import Row, clean, counted, formatted, grouped, number_in, text_in
 
 
@@ -273,8 +273,8 @@ class Side:
 
 def table_of(title: str, keys: Sequence[str], shown: Sequence[str], lines: Lines, **more: Any) -> Table:
     names = len(keys) + 1
-    found = [[*side.load, side.name, *texts] for side, texts in lines]
-    return Table(title, [*keys, "arm", *shown], found, left=names, keys=names, **more)
+    found = dict.fromkeys((*side.load, side.name, *texts) for side, texts in lines)  # cells may share a baseline
+    return Table(title, [*keys, "arm", *shown], [[*line] for line in found], left=names, keys=names, **more)
 
 
 def latencies(sides: Sequence[Side], keys: Sequence[str]) -> Table:
@@ -309,7 +309,8 @@ def served_tables(rows: Rows) -> Iterator[Table]:
     found = [row for row in rows if row["status"] in MEASURED and number_in(row, "served_tokens_per_second")]
     if not found:
         return
-    named_by = [key for key in naming(found) if key not in ("method", "k")]
+    written = any(text_in(row, "spec_config").startswith("{") for row in found)  # else the arm's name says it
+    named_by = [key for key in naming(found) if key not in ("method", "k", *(() if written else ("spec_config",)))]
     keys = [LABELS.get(key, key) for key in named_by]
     sides = [side for row in found for side in sides_in(row, [named(row, key) for key in named_by])]
     lines = [(side, [side.text(column) for column in RATES.values()]) for side in sides]
@@ -329,7 +330,7 @@ def sides_in(row: Row, names: Sequence[str]) -> Iterator[Side]:
 
 def arm_of(row: Row) -> str:
     """How a cell drafts, and its K."""
-    return f"{clean(drafted_by(text_in(row, 'spec_config'), named(row, 'method')), 60)} K{named(row, 'k')}"
+    return f"{clean(named(row, 'method'), 60)} K{named(row, 'k')}"
 
 
 @dataclass(frozen=True)

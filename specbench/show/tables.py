@@ -153,6 +153,7 @@ def cells_title(rows: Sequence[Row], keys: Sequence[str]) -> str:
         "device": str(first.get("device_name") or first["device"]),
     }
     differing = {*keys, *({"batch"} if "arrivals" in keys else ())}
+    differing |= {"method"} if {"spec_config", "spec_args"} & {*keys} else set()
     shared = [text for name, text in values.items() if name not in differing]
     return clean(" · ".join([*shared, *prompts_of(rows), f"{first['max_new_tokens']} tokens"]), 400)
 

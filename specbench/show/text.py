@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from specbench.judge.advice import SYNTHETIC, drafting, precision
 from specbench.settings import declared, part
-from specbench.spec import CHOOSING, RunSpec
+from specbench.spec import CHOOSING, RunSpec, drafted_by
 from specbench.wording import Row, clean, grouped, text_in, tokens_said
 
 Format = Literal["table", "csv", "json", "jsonl", "md"]
@@ -80,7 +80,8 @@ def pair_name(row: Row) -> str:
 
 
 def method_name(row: Row) -> str:
-    return clean(str(row["method"]), 200)
+    """The method, or what a server drafts with."""
+    return clean(drafted_by(text_in(row, "spec_config"), text_in(row, "spec_args"), str(row["method"])), 200)
 
 
 # --- headings ---------------------------------------------------------------------------------------------------------
@@ -104,10 +105,11 @@ def name_among(row: Row, rows: Sequence[Row]) -> str:
 
 def cell_name(row: Row, rows: Sequence[Row]) -> str:
     """The name of a cell among others in notes: data set, method, lookahead, and other distinguishing settings."""
-    of_rounds = {"method", "k", "schedule", "confidence"}
-    apart = [name for name in varying(rows) if name not in of_rounds]
+    method = method_name(row)
+    said = {"method", "k", "schedule", "confidence", *(["spec_config"] if row.get("spec_config") == method else [])}
+    apart = [name for name in varying(rows) if name not in said]
     others = (f"{NAMES.get(name, name.replace('_', ' ') + ' ')}{text_in(row, name)}" for name in apart)
-    parts = [short_dataset(text_in(row, "dataset")), text_in(row, "method"), f"K {lookahead(row)}", *others]
+    parts = [short_dataset(text_in(row, "dataset")), method, f"K {lookahead(row)}", *others]
     return clean(", ".join(part for part in parts if part), 200)
 
 
@@ -134,7 +136,7 @@ def shared_settings(rows: Sequence[Row], differing: Sequence[str]) -> str:
 def heading(rows: Sequence[Row], choice: str = "") -> str:
     """The title of a table of one series: its data set, pair, method (or `choice` instead), precision and prompts."""
     first = rows[0]
-    parts = [dataset_name(first), pair_name(first), choice or str(first["method"])]
+    parts = [dataset_name(first), pair_name(first), choice or method_name(first)]
     parts += [f"temperature {first['temperature']}", precision(first)]
     return clean(" · ".join([*parts, *prompts_of(rows)]), 300)
 

@@ -167,7 +167,7 @@ def scouted_cells(cells: list[RunSpec], rows: list[dict[str, Any]], seconds: dic
     traces = [[SimpleNamespace(seconds=seconds[one.batch], prefill_seconds=0.0)] * 2 for one in cells]
     found: Any = [
         SimpleNamespace(spec=cell.with_(limit=8), row=lambda one=one: dict(one),
-                        samples=[SimpleNamespace(baseline=trace, method=trace) for trace in pair])
+                        samples=[SimpleNamespace(prompt=n, baseline=one, method=one) for n, one in enumerate(pair)])
         for cell, one, pair in zip(cells, rows, traces, strict=True)
     ]  # fmt: skip
     return Outcome(Path(), About(), found[::-1], None)  # in another order, as cells that are left out come first
@@ -189,10 +189,10 @@ def test_every_load_measures_its_own_candidates_on_as_many_prompts_as_fit() -> N
     ]
     assert all(one.k <= 4 // 2 < other.k for one, other in (again[:2], again[2:]))  # the best K, and half of it at most
     alone, _, loaded, _ = fitting(again, first, 20, 10)
-    assert alone.limit == 26  # (0.75 · 600 − 20 − 2 that were not decoding) ÷ 4 cells ÷ 4 seconds of both arms
-    assert loaded.limit == 214
+    assert alone.limit == 35  # (0.75 · 600 − 20 − 6.5 that were not decoding) ÷ 2 loads ÷ 2 seconds of 3 arms
+    assert loaded.limit == 282
     assert fitting([one.with_(limit=5) for one in again], first, 20, 10)[0].limit == 5
-    assert fitting(again, first, 20, 0.1)[0].limit == 4
+    assert [one.limit for one in fitting(again, first, 20, 0.1)] == [4, 4, 40, 40]  # five turns of a batch of eight
 
 
 def test_the_load_from_which_it_does_not_pay_is_named() -> None:
@@ -200,6 +200,8 @@ def test_the_load_from_which_it_does_not_pay_is_named() -> None:
     assert ends_of(judged(rows)) == [
         "by requests in flight, speculation pays at 1, 8, does not pay at 32: from 32 on it is not certain that it pays"
     ]
+    failed = [{**one, "status": "failed", "error": "it fails the audit"} for one in rows]
+    assert ends_of(judged(failed)) == []
 
 
 def test_a_server_is_given_its_own_arms(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,11 @@ def test_an_own_lookahead_alone_where_nothing_else_is_known_and_none_of_a_cell_t
     assert [one.k for one in lookaheads(row(1.2, 2.0, []))] == [K]
     blocks = row(1.2, 2.0, [0.7] * K, draft_cost_per="round"), row(1.2, 2.0, [0.7] * K, spec_config="dflash")
     assert [[one.k for one in lookaheads(block)] for block in blocks] == [[K], [K]]
+    (unknown,) = lookaheads(row(1.2, float("nan"), []))  # a server that does not say what it drafted
+    assert (unknown.k, unknown.speedup) == (K, 1.2)
+    of_llama = row(1.2, 2.0, [0.7] * K, backend="llama-server", spec_config="ngram")
+    assert [one.k for one in lookaheads(of_llama)] == list(range(3, K + 1)), "with fewer it compares fewer tokens"
+    assert [one.k for one in lookaheads({**of_llama, "k": 2})] == [2]
     assert lookaheads(row(1.2, 2.0, [0.7] * K, status="oom")) == []
     assert lookaheads(row(1.2, 2.0, [0.7] * K, lossless="MISMATCH")) == []
 
@@ -140,6 +145,6 @@ def test_the_regret_of_an_adaptive_arm_is_against_the_best_static_choice_under_i
     assert one.low < one.value < one.high
     assert (two.value, two.low, two.high) == pytest.approx((0.1,) * 3)
     first, second = regret_lines([*alone, *crowded])
-    assert "K 7, spec config adaptive, batch 1: regret +4.8% of time [" in first
+    assert "code, adaptive, K 7, batch 1: regret +4.8% of time [" in first
     assert second.endswith("regret +10.0% of time [+10.0%, +10.0%] against no draft, the best of 2 static choices")
     assert regret_lines(alone[1:]) == regret_lines(alone[:1]) == []
