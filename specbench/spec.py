@@ -8,7 +8,10 @@ cells and the table in the documentation follow from it.
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, field_validator, model_validator
@@ -36,7 +39,7 @@ SCHEMA_VERSION = 4  # of the columns of results.csv and samples.csv, and of jour
 UNDRAFTED: dict[str, Any] = {"method": BASELINE, "k": 0, "schedule": "constant", "confidence": 0.4, "acceptance": None,
                              "acceptance_source": None, "choices": None, "spec_config": None,
                              "spec_args": None}  # fmt: skip
-DRAFTER = re.compile(r"--spec(?:ulative)?-(?:type|algo|algorithm|config)[ =]('[^']*'|\S+)")  # in words of a server
+DRAFTER = re.compile("--spec(?:ulative)?-(?:type|algo|algorithm|config)")  # the option of a server that chooses its arm
 SHARE = Field(gt=0, le=1)
 Quantisation = Literal["int8", "int4", "fp8", "w8a8", "w4a8", "w8a8+head", "w4a8+head"]
 Tokens = Annotated[int, BeforeValidator(in_thousands), Field(ge=1, le=1 << 24)]
@@ -409,7 +412,9 @@ def methods_of(spec: RunSpec) -> list[str]:
 
 def drafted_by(config: str | None, args: str | None, method: str) -> str:
     """How a cell drafts: the arm of a server by its name, or the method in its JSON or words; else its method."""
-    named = DRAFTER.search(args or "")
-    given = config or (named[1].strip("'\"") if named else "")
+    given = config or ""
+    with suppress(ValueError):  # words with an open quote
+        words = [part for word in shlex.split(args or "") for part in word.split("=", 1)]
+        given = given or next((value for name, value in pairwise(words) if DRAFTER.fullmatch(name)), "")
     found = read(given) if given.startswith("{") else given
     return str(found.get("method", "draft-model")) if isinstance(found, dict) else found or method

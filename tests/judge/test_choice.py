@@ -20,6 +20,7 @@ from specbench.judge.candidates import (
 )
 from specbench.results.cells import Cell
 from specbench.show.run_output import regret_lines
+from specbench.spec import drafted_by
 from specbench.theory.formulas import expected_tokens
 from tests.support.measured import baseline_trace, cell, method_trace, sample
 
@@ -123,6 +124,22 @@ def test_policies_and_words_of_engines_keep_the_lookahead_that_they_were_measure
     assert (adaptive(measured), name_of(measured)) == (policy, name)
     ours = not policy and not name.startswith(("{", "-"))
     assert [one.k for one in lookaheads(measured)] == (list(range(1, K + 1)) if ours else [K])
+
+
+@pytest.mark.parametrize(
+    ("words", "drafts"),
+    [
+        ("--spec-type ngram-mod --spec-ngram-mod-n-max 4", "ngram-mod"),
+        ("--speculative-algorithm=EAGLE3 --speculative-num-steps 3", "EAGLE3"),
+        ('--speculative-config \'{"method": "mtp"}\'', "mtp"),
+        ('--speculative-config "{\\"model\\": \\"d\\"}"', "draft-model"),
+        ("--spec-draft-n-max 4", "chain"),
+        ("--speculative-config '{", "chain"),
+    ],
+)
+def test_the_words_of_a_server_name_what_it_drafts_with(words: str, drafts: str) -> None:
+    assert drafted_by(None, words, "chain") == drafts
+    assert drafted_by("suffix", words, "chain") == "suffix"
 
 
 def timed(arm: str, k: int, seconds: float, **more: Any) -> Cell:
