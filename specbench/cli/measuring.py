@@ -157,8 +157,8 @@ def recommend(
     from specbench.jobs.output import output_of
     from specbench.jobs.resume import Typed
 
+    output, typed = output_of(chosen, given), Typed(**typed_in(given))  # takes its settings out of the chosen ones
     before, cells = given.get("resume"), cells_of(chosen, given)
-    output, typed = output_of(chosen, given), Typed(**typed_in(given))
     start_recommend(cells, Setup(minutes, output, before and found_run(before), typed))
 
 

@@ -206,9 +206,11 @@ def test_the_load_from_which_it_does_not_pay_is_named() -> None:
 
 def test_a_server_is_given_its_own_arms(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[Any]()
-    monkeypatch.setattr(recommend, "start_recommend", lambda cells, *_: seen.extend(cells))
+    monkeypatch.setattr(recommend, "start_recommend", lambda cells, setup: seen.extend([*cells, setup.output]))
     given = ("--target", "gpt2", "--backend", "llama-server", "--concurrency", "1,2", "--dataset", "code")
-    command("recommend", *given).ok()
+    command("recommend", *given, "--output-dir", "there", "--format", "csv").ok()
+    output = seen.pop()
+    assert (output.parent, output.style) == (Path("there"), "csv")
     assert [(one.spec_config, one.batch) for one in seen] == [(n, b) for b in (1, 2) for n in ("ngram", "ngram-mod")]
 
 
