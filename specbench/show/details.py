@@ -44,7 +44,7 @@ ROWS: tuple[Line, ...] = (
     ("speedup", "speedup", "measured: total baseline ÷ total method time"),
     ("  95 % interval", "speedup_interval", "over prompts (jackknife)"),
     ("  predicted", "speedup_predicted", "(1−α^(K+1)) / ((1−α)(Kc+1))"),
-    ("  calibrated", "speedup_calibrated", "by position, / (Kc + v + overhead)"),
+    ("  calibrated", "speedup_calibrated", "tokens ÷ (Kc + v + overhead)"),
     ("  end to end", "speedup_end_to_end", "with prefill"),
     ("  runs elsewhere", "speedup_elsewhere", "if what the draft learns were computed elsewhere"),
     ("  95 % interval", "speedup_elsewhere_interval", "as that of the speedup"),
