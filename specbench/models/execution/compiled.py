@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from specbench.errors import UsageError
-from specbench.models.execution.few_rows import FASTER_ON, maker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,19 +52,19 @@ COMPILERS = ("g++", "clang++", "c++")
 _numbers = count()
 
 
-def choose(asked: str, device: torch.device) -> tuple[Name, str]:
+def choose(wanted: str, device: torch.device) -> tuple[Name, str]:
     """(tier, remark on it) for the requested tier; auto is the best on this machine. UsageError
     if a tier is not available."""
     reason = missing_compiler()
-    if asked == "auto" and device.type == "cuda":
+    if wanted == "auto" and device.type == "cuda":
         return "graph", GRAPHS
-    if asked == "auto":
+    if wanted == "auto":
         return ("eager", f"{reason}: Python is part of every number") if reason else ("compile", COMPILING)
-    if asked == "graph" and device.type != "cuda":
+    if wanted == "graph" and device.type != "cuda":
         raise UsageError(f"--tier graph needs a CUDA device, not {device}: use --tier compile, eager or auto")
-    if asked == "compile" and reason:
+    if wanted == "compile" and reason:
         raise UsageError(f"--tier compile: {reason}; install one, or use --tier eager")
-    name: Name = asked  # type: ignore[assignment]
+    name: Name = wanted  # type: ignore[assignment]
     return name, WHY[name]
 
 
@@ -77,9 +76,9 @@ def fast_bfloat16(device: torch.device) -> bool:
 
 
 def by_few_rows() -> bool:
-    """Whether compiled products use `few_rows`: on processors on which it was measured to be faster."""
+    """Whether compiled products use `few_rows`: with AVX-512, on processors like those on which it was faster."""
     wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-    return wide and bool(capabilities().get("avx512_vnni")) and FASTER_ON in maker()
+    return wide and bool(capabilities().get("avx512_vnni"))
 
 
 def capabilities() -> dict[str, Any]:

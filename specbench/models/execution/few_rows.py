@@ -1,8 +1,8 @@
 """Products of few rows in inductor, by a kernel that reads every weight once, at memory bandwidth.
 
-Speculation pays if a pass over K + 1 rows takes little longer than one over a single row. On an
-AMD EPYC inductor's kernels take 1.7 times as long over five rows as over one, and convert every
-bfloat16 weight to float32 first (`tests/benchmarks/few_rows.py`).
+Speculation pays if a pass over K + 1 rows takes little longer than one over a single row. inductor's
+kernels take 1.8 times as long over five rows as over one on an AMD EPYC, 1.5 times on an Intel Xeon,
+and convert every bfloat16 weight to float32 first (`tests/benchmarks/few_rows.py`).
 """
 
 import math
@@ -20,7 +20,7 @@ import torch._inductor.compile_fx
 from torch import Tensor
 from torch._inductor.codegen import cpp_micro_gemm
 from torch._inductor.codegen.common import KernelTemplate
-from torch._inductor.cpu_vec_isa import VecAVX512, VecAVX512VNNI, pick_vec_isa
+from torch._inductor.cpu_vec_isa import VecAMX, VecAVX512, VecAVX512VNNI, pick_vec_isa
 
 BLOCKS = ((8, 48), (8, 32), (16, 16))  # rows and columns whose sums fit into 32 registers, the best first
 PAIRS = {torch.float32: 1, torch.bfloat16: 2}  # numbers of a row per multiply-add instruction
@@ -115,9 +115,10 @@ class FewRows(cpp_micro_gemm.CppMicroGemm):
 
 
 def fits(config: Any, m: int, n: int, k: int, alpha: float, *_: Any, **more: Any) -> bool:
-    """Whether the processor's instructions support this product."""
+    """Whether the processor's instructions support this product, and no matrix unit (AMX) is there for it."""
     pairs, has = PAIRS[config.input_dtype], pick_vec_isa()
-    multiplies = pairs == 1 or (isinstance(has, VecAVX512) and has.is_avx512_bf16_supported())
+    dots = isinstance(has, VecAVX512) and has.is_avx512_bf16_supported() and not isinstance(has, VecAMX)
+    multiplies = pairs == 1 or dots
     return multiplies and alpha == 1 and k % pairs == 0
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._inductor.codegen.cpp_utils import GemmBlocking
-from torch._inductor.cpu_vec_isa import VecAVX2, VecAVX512, VecISA
+from torch._inductor.cpu_vec_isa import VecAMX, VecAVX2, VecAVX512, VecISA
 
 from specbench.models.execution import compiled as execution
 from specbench.models.execution import few_rows
@@ -33,9 +33,8 @@ HERE = pytest.mark.skipif(not by_few_rows(), reason="this processor has inductor
 
 @pytest.fixture
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An AMD EPYC that multiplies bfloat16."""
+    """A processor that multiplies bfloat16, without AMX."""
     monkeypatch.setattr(execution, "capabilities", lambda: {"avx512_vnni": True, "avx512_bf16": True})
-    monkeypatch.setattr(execution, "maker", lambda: "vendor_id : AuthenticAMD")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
 
 
@@ -44,7 +43,7 @@ def test_it_is_used_where_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> No
     assert by_few_rows()
     assert fast_bfloat16(CPU)
     with monkeypatch.context() as other:
-        other.setattr(execution, "maker", lambda: "vendor_id : GenuineIntel")
+        other.setattr(execution, "capabilities", lambda: {"avx512_bf16": True})  # before VNNI
         assert not by_few_rows()
         assert not fast_bfloat16(CPU)
     with monkeypatch.context() as other:
@@ -65,6 +64,8 @@ TAKEN = [  # dtype, K, alpha, processor, whether it multiplies bfloat16, whether
     (torch.bfloat16, 63, 1.0, VecAVX512, True, False),  # the last number would have no pair
     (torch.bfloat16, 64, 1.0, VecAVX512, False, False),
     (torch.bfloat16, 64, 1.0, VecAVX2, True, False),
+    (torch.float32, 64, 1.0, VecAMX, True, True),
+    (torch.bfloat16, 64, 1.0, VecAMX, True, False),  # inductor has a kernel for matrix units
 ]
 
 
@@ -86,6 +87,7 @@ CHOICES: dict[str, Mutant] = {
     "an odd number of bfloat16": (few_rows.fits, " and k % pairs == 0", "", takes(3)),
     "a product that is scaled": (few_rows.fits, " and alpha == 1", "", takes(1)),
     "bfloat16 on any processor": (few_rows.fits, "multiplies and ", "", takes(4)),
+    "bfloat16 where a matrix unit is faster": (few_rows.fits, " and not isinstance(has, VecAMX)", "", takes(7)),
 }
 
 
