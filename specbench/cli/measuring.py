@@ -121,7 +121,7 @@ def sweep(given: Given, grid: Grid = None) -> None:
 
 
 CANDIDATES = setting("method", "Candidates: a list of methods; --spec-config, repeated, names those of a server.",
-                     "chain with a draft, prompt-lookup and suffix; of a server those that it has")  # fmt: skip
+                     "prompt-lookup, and chain with a draft; of a server those that it has")  # fmt: skip
 FIRST_RUN = replace(OWN["resume"], help="Continue an interrupted recommendation: its first run. Repeat its options.")
 LARGEST = setting("k", "The largest lookahead. Every candidate is measured with it once.", 8)
 

@@ -45,7 +45,7 @@ from specbench.models.checkpoints.names import drafts_of
 from specbench.results.cells import raise_for_status
 from specbench.results.named_runs import short_name
 from specbench.results.reading import audited_cells, read_run
-from specbench.results.statistics import FEWEST, Interval, bounds
+from specbench.results.statistics import ENOUGH, FEWEST, Interval, bounds
 from specbench.show.engines import turning_said
 from specbench.show.run_output import regret_lines, rendered
 from specbench.show.table import print_markdown, print_table
@@ -55,11 +55,9 @@ from specbench.wording import Row, formatted, grouped, interval_text, number_in,
 
 SCOUTS, LEAST = 8, 4  # prompts of the first run, or a turn of a larger load, and of the second one at least
 REQUESTS, SHARE = 40, 0.25  # of an audit, and the part of the time that is kept for audits
-SHORTEST = 3  # minutes of an audit, at least
+SHORTEST, QUICK = 3, 60  # minutes of an audit, at least; seconds in which a verdict's 20 prompts are always measured
 LOAD = ("dataset", "context", "temperature", "batch", "arrivals")
-BOUNDED = ("predicted", "measured")
 AGAIN = "measure again with another model, draft, engine version or GPU, and when your traffic changes"
-UNKNOWN = Interval(math.nan, math.nan, math.nan)
 SELF = ("ngram", "ngram-mod", "suffix")  # arms of servers that draft from the text
 # Settings that an audit chooses itself.
 OWN = {"limit", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "eta", "ignore_eos", "tier", "batch",
@@ -138,7 +136,9 @@ def start_recommend(cells: Sequence[RunSpec], setup: Setup) -> None:
         return
     (print_markdown if output.style == "md" else print_table)("candidates", shown(lines))
     answers = recommend(with_command(rows, final.about.command, short_name(final.path)))
-    typer.echo("\n".join(["", *together(answers), *ends_of(answers), *regret_lines(final.cells), *certificates, ""]))
+    memory = [f"memory of {name}: {taken}" for name, taken in drafts.items() if taken]
+    found = [*together(answers), *ends_of(answers), *regret_lines(final.cells), *certificates]
+    typer.echo("\n".join([*memory, "", *found, ""]))
     for answer, topic in zip(answers, topics_of(answers), strict=True):
         heading = f"deploy ({topic}):" if len(answers) > 1 else "deploy:"
         typer.echo("\n  ".join([heading, *deploy(answer, rows)]))
@@ -182,8 +182,10 @@ def fitting(again: Sequence[RunSpec], first: run.Outcome, spent: float, minutes:
     for one in again:
         load = load_of(one.model_dump())
         known = [mean(seconds) for seconds in arms_of.get(load, [])]
-        least = FEWEST * one.batch if one.batch > 1 else LEAST  # an interval is over turns of a batch
-        fits = max(int(each / ((1 + number[load]) * mean(known))), least) if known else least
+        prompt = (1 + number[load]) * mean(known) if known else math.inf  # seconds of one
+        # an interval is over turns of a batch
+        least = FEWEST * one.batch if one.batch > 1 else max(min(ENOUGH, int(QUICK / prompt)), LEAST)
+        fits = max(int(each / prompt), least)
         found.append(one.with_(limit=min(one.limit or fits, fits)))
     return found
 
@@ -223,19 +225,17 @@ def load_of(row: Row) -> tuple[str, ...]:
 def shown(lines: Sequence[Row]) -> list[dict[str, Any]]:
     """The candidates for a screen: a value with its bounds is one text, and what is the same for all is left out.
 
-    Regret is left to `regret_lines`, which name the choice that was better.
+    Regret is left to `regret_lines`, which name the choice that was better, and memory to lines of its own.
     """
-    same = {name for name in LOAD if len({str(line[name]) for line in lines}) == 1}
-    same |= {"regret"} | ({"memory"} if not any(line["memory"] for line in lines) else set())
+    hidden = {name for name in lines[0] if name.endswith(("_low", "_high"))} | {"regret", "memory"}
+    hidden |= {name for name in LOAD if len({str(line[name]) for line in lines}) == 1}
+    hidden |= {"note"} - {"note" for line in lines if line["note"]}
     made = []
     for line in lines:
         texts = {name: "" if line[name] is None else
                  f"{formatted(line[name])} {interval_text(line[f'{name}_low'], line[f'{name}_high'])}"
-                 for name in BOUNDED}  # fmt: skip
-        kept = {
-            name: value for name, value in line.items() if name not in same and not name.endswith(("_low", "_high"))
-        }
-        made.append({**kept, **texts})
+                 for name in ("predicted", "measured")}  # fmt: skip
+        made.append({name: value for name, value in line.items() if name not in hidden} | texts)
     return made
 
 
@@ -263,7 +263,7 @@ def choices(
             **{name: choice.row.get(name) for name in LOAD}, "candidate": choice.name, "K": choice.k,
             **bounds("predicted", Interval(choice.speedup, *limits)),
             **bounds("measured", Interval(*(math.nan if one is None else one for one in numbers))),
-            **bounds("regret", costs.get((*load_of(choice.row), choice.name), UNKNOWN)),
+            **bounds("regret", costs.get((*load_of(choice.row), choice.name), Interval(math.nan, math.nan, math.nan))),
             "note": wrong or ("" if again else why_not(choice, found)),
         }  # fmt: skip
 

@@ -192,7 +192,10 @@ def test_every_load_measures_its_own_candidates_on_as_many_prompts_as_fit() -> N
     assert alone.limit == 35  # (0.75 · 600 − 20 − 6.5 that were not decoding) ÷ 2 loads ÷ 2 seconds of 3 arms
     assert loaded.limit == 282
     assert fitting([one.with_(limit=5) for one in again], first, 20, 10)[0].limit == 5
-    assert [one.limit for one in fitting(again, first, 20, 0.1)] == [4, 4, 40, 40]  # five turns of a batch of eight
+    assert [one.limit for one in fitting(again, first, 20, 0.1)] == [10, 10, 40, 40]  # a minute; five turns of eight
+    quick, slow = (scouted_cells(cells, rows, {1: seconds, 8: seconds}) for seconds in (0.2, 20))
+    assert [one.limit for one in fitting(again, quick, 200, 0.1)] == [20, 20, 40, 40]  # enough for a verdict
+    assert [one.limit for one in fitting(again, slow, 200, 0.1)] == [4, 4, 40, 40]
 
 
 def test_the_load_from_which_it_does_not_pay_is_named() -> None:
