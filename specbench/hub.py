@@ -125,8 +125,8 @@ _ANSWERS: dict[Repository, tuple[float, Exception | None]] = {}
 
 def answer_of(repository: Repository) -> Exception | None:
     """Why the hub refuses this repository or does not answer; None if it is available."""
-    asked, answer = _ANSWERS.get(repository, (-FRESH, None))
-    if time.monotonic() - asked < FRESH:
+    checked, answer = _ANSWERS.get(repository, (-FRESH, None))
+    if time.monotonic() - checked < FRESH:
         return answer
     answer, most = None, constants.HF_HUB_ETAG_TIMEOUT
     try:

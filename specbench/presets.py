@@ -30,7 +30,7 @@ KINDS = ("conditional", "joint", "accepted_per_position")
 
 @dataclass(frozen=True)
 class Preset:
-    """A published experiment. published: settings and numbers of each cell; told: the names of these settings."""
+    """A published experiment. published: settings and numbers of each cell; stated: the names of these settings."""
 
     name: str
     summary: str
@@ -41,7 +41,7 @@ class Preset:
     published: Sequence[Mapping[str, Any]]
 
     @property
-    def told(self) -> set[str]:
+    def stated(self) -> set[str]:
         return {name for line in self.published for name in line if name in self.settings}
 
 

@@ -13,33 +13,33 @@ from specbench.chat import read
 
 Panel = Literal["Pair", "Method", "Data", "Sampling", "Measuring", "Training"]
 Group = Literal["pair", "revisions", "precision", "device", "method", "lookahead", "acceptance", "execution", "data",
-                "excerpt", "chat", "limit", "stopping", "length", "law", "draws", "training"]  # fmt: skip
+                "excerpt", "chat", "limit", "stopping", "length", "sampling", "draws", "training"]  # fmt: skip
 BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}  # pydantic's words for bounds, and ours
-Part = Literal["identity", "question", "asked", "further", "heading", "loading"]
+Part = Literal["identity", "question", "compared", "further", "heading", "loading"]
 
 # Run descriptions list these groups in this order; others follow in order of declaration.
 ORDER: dict[Part, tuple[Group, ...]] = {
-    "question": ("pair", "acceptance", "data", "excerpt", "chat", "law", "length", "execution", "precision"),
-    "asked": ("pair", "method", "lookahead", "acceptance", "data", "law", "length", "precision", "execution", "excerpt",
-              "chat", "limit"),
-    "heading": ("pair", "method", "lookahead", "acceptance", "precision", "law", "length", "excerpt", "chat", "limit",
-                "stopping", "draws", "execution", "device"),
+    "question": ("pair", "acceptance", "data", "excerpt", "chat", "sampling", "length", "execution", "precision"),
+    "compared": ("pair", "method", "lookahead", "acceptance", "data", "sampling", "length", "precision", "execution",
+                 "excerpt", "chat", "limit"),
+    "heading": ("pair", "method", "lookahead", "acceptance", "precision", "sampling", "length", "excerpt", "chat",
+                "limit", "stopping", "draws", "execution", "device"),
 }  # fmt: skip
 MEANING: dict[Part, str] = {
     "identity": "cells that differ in it are never lines of one sweep over the lookahead",
     "question": "cells that differ in it are no answers to the same question of `specbench verdict`",
-    "asked": "`specbench compare` matches the cells of two runs by it",
+    "compared": "`specbench compare` matches the cells of two runs by it",
     "further": "so it does where the requested settings leave several cells",
     "heading": "it is named above the tables where cells differ in it",
     "loading": "cells that differ in it need the models loaded again",
 }
-QUESTION: tuple[Part, ...] = ("identity", "question", "asked", "heading")
+QUESTION: tuple[Part, ...] = ("identity", "question", "compared", "heading")
 # Roles of a setting's value that differ from plain `question` (see Setting).
 PAIR: tuple[Part, ...] = (*QUESTION, "loading")
-ANSWER: tuple[Part, ...] = ("identity", "asked", "heading")  # the question may be answered with any value
-LOOKAHEAD: tuple[Part, ...] = ("asked", "heading")  # varied by a sweep
-NAMED: tuple[Part, ...] = ("identity", "question", "asked")  # always named in tables
-CELL: tuple[Part, ...] = ("identity", "asked")
+ANSWER: tuple[Part, ...] = ("identity", "compared", "heading")  # the question may be answered with any value
+LOOKAHEAD: tuple[Part, ...] = ("compared", "heading")  # varied by a sweep
+NAMED: tuple[Part, ...] = ("identity", "question", "compared")  # always named in tables
+CELL: tuple[Part, ...] = ("identity", "compared")
 DETAIL: tuple[Part, ...] = ("identity", "further")
 LOADED: tuple[Part, ...] = (*DETAIL, "loading")
 

@@ -36,9 +36,8 @@ from specbench.wording import in_thousands
 BASELINE = "baseline"
 CHOOSING = "auto"  # the method that chooses among several, prompt by prompt
 SCHEMA_VERSION = 4  # of the columns of results.csv and samples.csv, and of journal lines
-UNDRAFTED: dict[str, Any] = {"method": BASELINE, "k": 0, "schedule": "constant", "confidence": 0.4, "acceptance": None,
-                             "acceptance_source": None, "choices": None, "spec_config": None,
-                             "spec_args": None}  # fmt: skip
+UNDRAFTED: dict[str, Any] = {"method": BASELINE, "k": 0, "schedule": "constant", "confidence": 0.4} | dict.fromkeys(
+    ("acceptance", "acceptance_source", "choices", "spec_config", "spec_args"))  # fmt: skip
 DRAFTER = re.compile("--spec(?:ulative)?-(?:type|algo|algorithm|config)")  # the option of a server that chooses its arm
 SHARE = Field(gt=0, le=1)
 Quantisation = Literal["int8", "int4", "fp8", "w8a8", "w4a8", "w8a8+head", "w4a8+head"]
@@ -135,14 +134,15 @@ class RunSpec(BaseModel):
         usual="all; 20 where no data set is named")] = None
     max_new_tokens: Annotated[int, Field(ge=1, le=10**7), Setting(
         "Sampling", "length", "Tokens to decode per prompt.")] = 128
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False), Setting("Sampling", "law", "0 is greedy.")] = 0.0
-    top_k: Annotated[int | None, Field(ge=1), Setting("Sampling", "law", "Top-k: sample from the k most likely "
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False), Setting(
+        "Sampling", "sampling", "0 is greedy.")] = 0.0
+    top_k: Annotated[int | None, Field(ge=1), Setting("Sampling", "sampling", "Top-k: sample from the k most likely "
     "tokens.")] = None
-    top_p: Annotated[float | None, SHARE, Setting("Sampling", "law", "Top-p: sample from the smallest set of tokens "
-    "with this probability.")] = None
+    top_p: Annotated[float | None, SHARE, Setting("Sampling", "sampling", "Top-p: sample from the smallest set of "
+    "tokens with this probability.")] = None
     min_p: Annotated[float | None, SHARE, Setting(
-        "Sampling", "law", "Min-p: drop tokens below this share of the highest probability.")] = None
-    eta: Annotated[float | None, SHARE, Setting("Sampling", "law", "Epsilon of eta sampling.")] = None
+        "Sampling", "sampling", "Min-p: drop tokens below this share of the highest probability.")] = None
+    eta: Annotated[float | None, SHARE, Setting("Sampling", "sampling", "Epsilon of eta sampling.")] = None
     ignore_eos: Annotated[bool, Setting(
         "Sampling", "length", "Ignore the end-of-sequence token: decode a fixed length.", usual="stop-at-eos",
         flags=("--ignore-eos/--stop-at-eos",))] = False

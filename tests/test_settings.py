@@ -29,7 +29,9 @@ class Wider(RunSpec):
     """A spec with two settings more than there are: one with everything left at its usual, one beside the law."""
 
     fresh: Annotated[int, Field(ge=1), Setting("Method", "method", "A new setting.")] = 3
-    typical: Annotated[float | None, Field(gt=0, lt=1), Setting("Sampling", "law", "Mass of | typical tokens.")] = None
+    typical: Annotated[
+        float | None, Field(gt=0, lt=1), Setting("Sampling", "sampling", "Mass of | typical tokens.")
+    ] = None
 
 
 # --- as they were -----------------------------------------------------------------------------------------------------
@@ -45,7 +47,7 @@ def test_the_lists_of_settings_are_those_that_were_written_by_hand() -> None:
         "engine_option", "url",
         "baseline_url", *words, *served, "batch", "arrivals", "burstiness", "column", "template",
         "context", "chat_template", "system", "thinking", "chat_template_kwargs", "limit",
-    ) == matching.ASKED  # fmt: skip
+    ) == matching.COMPARED  # fmt: skip
     assert (
         *revisions,
         "aux_layers",
@@ -88,8 +90,8 @@ def test_cells_of_one_sweep_differ_in_their_lookahead_alone() -> None:
 
 
 def test_runs_are_compared_by_every_setting_but_the_one_that_says_when_to_stop() -> None:
-    assert {*matching.ASKED, *matching.FURTHER} == set(RunSpec.model_fields) - {"until_ci"}
-    assert not {*matching.ASKED} & {*matching.FURTHER}
+    assert {*matching.COMPARED, *matching.FURTHER} == set(RunSpec.model_fields) - {"until_ci"}
+    assert not {*matching.COMPARED} & {*matching.FURTHER}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_every_field_declares_its_setting() -> None:
     assert all(one.setting.help.endswith(".") for one in declared(RunSpec).values())
     for one in declared(RunSpec).values():
         assert set(one.setting.of) <= set(MEANING), one.name
-        assert not {"asked", "further"} <= set(one.setting.of), one.name
+        assert not {"compared", "further"} <= set(one.setting.of), one.name
     assert set(MEANING) == set(get_args(Part))
 
 
@@ -148,7 +150,7 @@ def test_the_page_of_settings_has_them_all() -> None:
 # --- a new one --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["identity", "question", "asked", "heading"])
+@pytest.mark.parametrize("name", ["identity", "question", "compared", "heading"])
 def test_a_new_setting_is_part_of_everything_unless_it_says_otherwise(name: Part) -> None:
     before, now = ([one.name for one in part(name, model)] for model in (RunSpec, Wider))
     assert set(now) - set(before) == {"fresh", "typical"}
@@ -156,9 +158,9 @@ def test_a_new_setting_is_part_of_everything_unless_it_says_otherwise(name: Part
 
 
 def test_a_new_setting_stands_beside_those_of_its_group() -> None:
-    asked = [one.name for one in part("asked", Wider)]
-    assert asked[asked.index("typical") - 1] == LAW[-1]
-    assert [one.name for one in group("law", Wider)] == [*LAW, "typical"]
+    compared = [one.name for one in part("compared", Wider)]
+    assert compared[compared.index("typical") - 1] == LAW[-1]
+    assert [one.name for one in group("sampling", Wider)] == [*LAW, "typical"]
 
 
 def test_every_group_has_its_place_in_every_list_that_people_read() -> None:
@@ -168,8 +170,8 @@ def test_every_group_has_its_place_in_every_list_that_people_read() -> None:
 
 def test_the_page_explains_a_new_setting() -> None:
     rows = settings_page(Wider).splitlines()
-    assert "| `--fresh` | whole number from 1 | 3 | A new setting. | identity, question, asked, heading |" in rows
-    assert "| `--typical` | number above 0 below 1 | | Mass of \\| typical tokens. | identity, question, asked, heading |" in rows  # fmt: skip # noqa: E501
+    assert "| `--fresh` | whole number from 1 | 3 | A new setting. | identity, question, compared, heading |" in rows
+    assert "| `--typical` | number above 0 below 1 | | Mass of \\| typical tokens. | identity, question, compared, heading |" in rows  # fmt: skip # noqa: E501
 
 
 def test_a_late_setting_leaves_the_keys_of_its_default_alone() -> None:
@@ -210,7 +212,7 @@ print(json.dumps({
     "chosen": settings_of({"fresh": 6}),
     "fresh": [row["fresh"] for row in rows],
     "series": [[row["k"] for row in some] for some in shown.series(rows)],
-    "identity": shown.IDENTITY, "asked": matching.ASKED, "question": verdict.QUESTION,
+    "identity": shown.IDENTITY, "compared": matching.COMPARED, "question": verdict.QUESTION,
     "heading": shown.SETTINGS, "page": runpy.run_path(sys.argv[1])["settings_of"](specbench.spec.RunSpec),
 }))
 """
@@ -228,7 +230,7 @@ def test_a_setting_added_on_the_fly_is_found_wherever_settings_are() -> None:
     assert found["chosen"] == {"fresh": 6}
     assert sorted(found["fresh"]) == [4] * 2 + [5] * 2, "two lookaheads for each"
     assert found["series"] == [[1, 2]] * 2, "cells that differ in it are no lines of one sweep"
-    for name in ("identity", "asked", "question", "heading"):
+    for name in ("identity", "compared", "question", "heading"):
         assert "fresh" in found[name], name
     assert "| `--fresh` | whole number from 1 to 9 | 3 |" in found["page"]
 

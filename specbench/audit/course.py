@@ -109,9 +109,9 @@ class Course:
     def replies(self, arm: str, prefix: str, cell: Cell) -> list[Reply]:
         """The answers of one arm, several requests at a time."""
         with ThreadPoolExecutor(cell.at_once) as pool:
-            asked = [pool.submit(self.reply, arm, f"{prefix} {at}", ask) for at, ask in enumerate(cell.asks)]
+            futures = [pool.submit(self.reply, arm, f"{prefix} {at}", ask) for at, ask in enumerate(cell.asks)]
             try:
-                return [one.result() for one in asked]
+                return [one.result() for one in futures]
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise

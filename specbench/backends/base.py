@@ -48,7 +48,7 @@ class Networks(Protocol):
     def network(self, name: str) -> Any:
         """The module of a loaded model."""
 
-    def law(self, spec: RunSpec) -> Sampling:
+    def sampling(self, spec: RunSpec) -> Sampling:
         """How logits become the distributions of every model of a spec."""
 
     def eos(self, spec: RunSpec) -> list[int]:

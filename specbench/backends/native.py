@@ -188,8 +188,8 @@ class Native:
         """The ids that end a sequence: the target's generation config decides."""
         return end_ids(getattr(self.modules["target"], "generation_config", None), self.tokenizer)
 
-    def law(self, spec: RunSpec) -> Sampling:
-        return Sampling(**{setting.name: getattr(spec, setting.name) for setting in group("law", RunSpec)})
+    def sampling(self, spec: RunSpec) -> Sampling:
+        return Sampling(**{setting.name: getattr(spec, setting.name) for setting in group("sampling", RunSpec)})
 
     @property
     def plain(self) -> set[str]:
@@ -202,11 +202,11 @@ class Native:
     def _models(self, spec: RunSpec, eager: bool, memory: Memory) -> dict[str, Model]:
         """Those that the method names may share caches and read the target's hidden states."""
         fixed, drafter = self.tier.name != "eager" and not eager, form(spec, self.costs).drafter
-        networks, law, named = self.passing(learners(spec.method)), self.law(spec), needs(spec.method)
+        networks, sampling, named = self.passing(learners(spec.method)), self.sampling(spec), needs(spec.method)
         borrowing = {name for name, role in self.pair.roles.items() if role.borrows}
         models = {
             name: model_of(
-                *(self.rollbacks[name], network, self.joins.law(name, law), self.joins.width(name)),
+                *(self.rollbacks[name], network, self.joins.sampling(name, sampling), self.joins.width(name)),
                 *(fixed, self.tier.passes(drafter.static or eager), memory.beside()),
             )
             for name, network in networks.items()
@@ -216,7 +216,7 @@ class Native:
         return joined_in(self.joins.joined(sharing(models, named)), heads, drafter.depth)
 
     def alone(self, spec: RunSpec, part: Callable[[], object]) -> Callable[[], object]:
-        whole = form(spec, self.costs).drafter.static and self.law(spec).certain  # a recorded draw is no draw
+        whole = form(spec, self.costs).drafter.static and self.sampling(spec).certain  # a recorded draw is no draw
         return self.tier.alone(part) if whole else part
 
     def method(self, spec: RunSpec, clock: Clock | None = None, eager: bool = False, memory: Memory = OWN) -> Speculate:
@@ -244,7 +244,7 @@ class Native:
             return [trace for prompt in prompts for trace in decode(method, [prompt], rng=rng, **to)]
 
     def source(self, spec: RunSpec, seeds: Sequence[int]) -> FromUniforms:
-        return seeded(seeds, self.device, self.law(spec).certain, agreeing(spec))
+        return seeded(seeds, self.device, self.sampling(spec).certain, agreeing(spec))
 
     def gradless(self) -> AbstractContextManager[None]:
         """Disable gradients in the way that is fast in this tier."""
@@ -265,7 +265,7 @@ class Native:
                 to: Any = {"device": self.device, "clock": arm.clock, "rounds": arm.rounds, "eos": arm.eos}
                 to["new"] = spec.max_new_tokens
                 if spec.batch > 1:
-                    to |= {"rows": spec.batch, "certain": self.law(spec).certain, "agree": agreeing(spec)}
+                    to |= {"rows": spec.batch, "certain": self.sampling(spec).certain, "agree": agreeing(spec)}
                     traces = decode_batches(arm.method, prompts, seeds, **to)
                 else:
                     traces = decode(arm.method, prompts, rng=self.source(spec, seeds), **to)

@@ -106,9 +106,9 @@ class Joins:
         found = self.found(name)
         return self.pair.width if found is None else found.draft_width
 
-    def law(self, name: str, law: Sampling) -> Sampling:
+    def sampling(self, name: str, sampling: Sampling) -> Sampling:
         found = self.found(name)
-        return GREEDY if found is not None and found.rule == "strings" else law
+        return GREEDY if found is not None and found.rule == "strings" else sampling
 
     def joined(self, models: Mapping[str, Model]) -> dict[str, Model]:
         """The models, with those of another vocabulary joined to the target's by the rule "common"."""

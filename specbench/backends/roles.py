@@ -128,14 +128,14 @@ def stands_for(name: str, given: Mapping[str, str]) -> str | None:
 
 def cuts_of(trails: Mapping[str, Sequence[str]], roles: Mapping[str, Role], spec: RunSpec) -> dict[str, list[Cut]]:
     """The cuts of every model but the target in the order of `named_by`. UsageError for an impossible one."""
-    asked = [] if spec.draft_vocabulary is None else [spec.draft_vocabulary]
+    shared = [] if spec.draft_vocabulary is None else [spec.draft_vocabulary]
     found: dict[str, list[Cut]] = {}
     for name in dict.fromkeys([*roles, *trails]):
         own = [cut for text in trails.get(name, ()) if (cut := cut_of(text)) is not None]
-        if name == "target" or not (own or asked):
+        if name == "target" or not (own or shared):
             continue
         if shares(name):
-            raise UsageError(f"--draft-vocabulary {asked[0]}: {name} shares its passes with the target: leave it out")
+            raise UsageError(f"--draft-vocabulary {shared[0]}: {name} shares its passes with the target: leave it out")
         role = roles[trails.get(name, [name])[-1]]
         if role.head and role.borrows and (role.head.at_once or not hasattr(role.head.hollow, "lm_head")):
             what = f"{role.head.head.name} ({role.head.head.words})"
@@ -143,7 +143,7 @@ def cuts_of(trails: Mapping[str, Sequence[str]], roles: Mapping[str, Role], spec
                 f"--draft-vocabulary: {what} has no single output that could be cut and drafts token by token: train "
                 "one for fewer tokens (specbench train head)"
             )
-        found[name] = [Cut.read(text) for text in (*asked, *own)]
+        found[name] = [Cut.read(text) for text in (*shared, *own)]
     return found
 
 

@@ -93,7 +93,7 @@ PLAIN = replace(STYLE, panel=None)  # for commands without panels
 PAIR = ("pair", "revisions", "precision", "device")
 METHOD = ("method", "lookahead", "acceptance")
 DATA = ("data", "excerpt", "chat", "limit")
-SAMPLING = ("max_new_tokens", "law", "length")
+SAMPLING = ("max_new_tokens", "sampling", "length")
 MEASURING = ("draws", "stopping")
 RESULTS = ("output_dir", "format", "quiet", "verbose")
 

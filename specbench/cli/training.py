@@ -66,7 +66,7 @@ TEXT = (
     Option("keep_states", bool, DATA, "Keep the target's last hidden states in --cache, so that the target reads every "
            "text once. Default: if text is learned more than once.", ("--keep-states/--no-keep-states",)),
 )  # fmt: skip
-READING = ("column", "template", "chat", "limit", "max_new_tokens", "law", "ignore_eos", "batch", "tier")
+READING = ("column", "template", "chat", "limit", "max_new_tokens", "sampling", "ignore_eos", "batch", "tier")
 RECIPE: tuple[str | Option, ...] = (
     *(of_setting(one) for one in declared(Recipe).values() if one.setting.group == "training"),
     setting("k", "Lookahead at which drafts are judged.", 4),
@@ -132,8 +132,8 @@ def head(given: Given) -> None:
     """
     from specbench.jobs.training import train as job
 
-    asked = training_of({**given, "keep_states": False}, head_of(given))
-    job.start(asked, given["format"], given["quiet"])
+    wanted = training_of({**given, "keep_states": False}, head_of(given))
+    job.start(wanted, given["format"], given["quiet"])
 
 
 @options(..., *ALL, usual=USUAL)

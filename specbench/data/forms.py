@@ -137,51 +137,51 @@ class Applied:
         return chat.ids(self.template, [*first, *rest], arguments)
 
 
-def applied_to(name: str, asked: ChatSettings, instructions: bool) -> Applied | None:
+def applied_to(name: str, settings: ChatSettings, instructions: bool) -> Applied | None:
     """The chat template of a data set; None if its prompts are plain text.
 
     The default is the tokenizer's own template, if it has one and the rows are `instructions`. UsageError
     for a missing or invalid template, and for a system message or a switch that it does not use.
     """
-    found = chosen_template(asked, instructions)
+    found = chosen_template(settings, instructions)
     if found is None:
-        arguments = asked.arguments if asked.thinking is None else asked.thinking
-        given = {"--system": asked.system, "--chat-template-kwargs": arguments}
+        arguments = settings.arguments if settings.thinking is None else settings.thinking
+        given = {"--system": settings.system, "--chat-template-kwargs": arguments}
         if option := next((name for name, value in given.items() if value is not None), None):
-            raise UsageError(f"{option} needs a chat template, and the prompts of {name} {why_plain(asked)}")
+            raise UsageError(f"{option} needs a chat template, and the prompts of {name} {why_plain(settings)}")
         return None
-    if asked.chat is None:
+    if settings.chat is None:
         raise UsageError("--chat-template: this backend takes plain text only")
-    applied = Applied(*found, asked.system, asked.thinking, asked.arguments)
-    written = applied.ids(asked.chat, PROBE)
-    if applied.system and written == replace(applied, system=None).ids(asked.chat, PROBE):
+    applied = Applied(*found, settings.system, settings.thinking, settings.arguments)
+    written = applied.ids(settings.chat, PROBE)
+    if applied.system and written == replace(applied, system=None).ids(settings.chat, PROBE):
         raise UsageError("--system: the chat template has no place for a system message; leave it out")
     other = replace(applied, thinking=not applied.thinking)
-    if applied.thinking is not None and written == other.ids(asked.chat, PROBE):
+    if applied.thinking is not None and written == other.ids(settings.chat, PROBE):
         raise UsageError("--chat-template-kwargs thinking: the chat template has no such switch; leave it out")
     return applied
 
 
-def chosen_template(asked: ChatSettings, instructions: bool) -> tuple[str, str] | None:
+def chosen_template(settings: ChatSettings, instructions: bool) -> tuple[str, str] | None:
     """The source of the template, and its text."""
-    if asked.template == NONE or (asked.template is None and not instructions):
+    if settings.template == NONE or (settings.template is None and not instructions):
         return None
-    if asked.template not in (None, ALWAYS):
-        path = Path(os.path.expanduser(str(asked.template)))
+    if settings.template not in (None, ALWAYS):
+        path = Path(os.path.expanduser(str(settings.template)))
         try:
-            return clean(asked.template, 300), read_whole(path, LARGEST).decode()
+            return clean(settings.template, 300), read_whole(path, LARGEST).decode()
         except (OSError, ValueError) as error:  # ValueError: undecodable bytes or an impossible path
             reason = getattr(error, "strerror", None) or first_line(error)
             known = "--chat-template takes auto, none, always, or a file"
             raise UsageError(f"cannot read the chat template {clean_path(path)} ({reason}): {known}") from None
-    if asked.own is None and asked.template == ALWAYS:
+    if settings.own is None and settings.template == ALWAYS:
         raise UsageError("--chat-template always: the target's tokenizer has no chat template; give a file with one")
-    return (OWN, asked.own) if asked.own is not None else None
+    return (OWN, settings.own) if settings.own is not None else None
 
 
-def why_plain(asked: ChatSettings) -> str:
-    if asked.template == NONE:
+def why_plain(settings: ChatSettings) -> str:
+    if settings.template == NONE:
         return "are plain text with --chat-template none"
-    if asked.own is None:
+    if settings.own is None:
         return "are plain text, as the target's tokenizer has no chat template: give a file with --chat-template"
     return "are plain text to be continued: add --chat-template always"

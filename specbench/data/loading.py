@@ -213,9 +213,9 @@ def written_as(
     return (instruction if applied else None) or PLAIN.get(column, Form("text", f"{{{column}}}")), applied
 
 
-def written_in(applied: Applied | None, asked: ChatSettings, encode: Encode) -> Write:
+def written_in(applied: Applied | None, settings: ChatSettings, encode: Encode) -> Write:
     """The function from messages to tokens: in a chat template, or plain."""
-    chat = asked.chat
+    chat = settings.chat
     if applied is None or chat is None:
         return lambda said, fields: encode(said[0])
     return lambda said, fields: applied.ids(chat, said, fields)

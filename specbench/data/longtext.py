@@ -73,13 +73,13 @@ def long_rows(
 
 def kind_and_length(dataset: str, longest: int | None) -> tuple[str, int]:
     """The kind and the number of tokens in a name."""
-    kind, colon, asked = dataset.partition(":")
+    kind, colon, digits = dataset.partition(":")
     fits = LENGTH if longest is None else longest
     if not colon:
         return kind, min(LENGTH, fits)
-    if not (asked.isascii() and asked.isdigit() and int(asked[:12]) > 0):
+    if not (digits.isascii() and digits.isdigit() and int(digits[:12]) > 0):
         raise UsageError(f"data set {clean(dataset)}: its LENGTH must be a number of tokens, as in {kind}:{LENGTH}")
-    length = int(asked[:12])
+    length = int(digits[:12])
     if longest is not None and length > longest:
         raise UsageError(
             f"data set {clean(dataset)} has prompts of {length} tokens, too long for these models: at most {longest} "

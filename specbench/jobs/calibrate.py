@@ -51,9 +51,9 @@ def start_calibrate(
     load(backend, spec, max(lengths), err)
     if lengths != list(contexts):
         say(err, [f"note: contexts {join(lengths)}: these models hold {backend.context} tokens"])
-    asked = {"widths": list(widths), "contexts": lengths, "repeat": repeat}
+    options = {"widths": list(widths), "contexts": lengths, "repeat": repeat}
     # before anything is measured
-    about = {"kind": "calibration", "calibration": asked, "resolved": resolved_pair(backend)}
+    about = {"kind": "calibration", "calibration": options, "resolved": resolved_pair(backend)}
     description = described([spec], backend.device, **about)
     with folder.writing_to(output.parent):
         made = make_folder(output.parent, folder_name(spec, "calibrate"))

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from specbench.errors import UsageError
-from specbench.jobs.subprocess import Event, Known, Told
+from specbench.jobs.subprocess import Event, Known, Relay
 from specbench.measure.group import INTERRUPTED, Failure, Past, give_up
 from specbench.measure.pair import Measured, Note
 from specbench.results.cells import UNFINISHED, Cell, Observer
 from specbench.spec import RunSpec
 
 TRIES = 3  # workers that a cell may lose before it fails
-UNTOLD = Failure("error", "its worker ended without an error message")
+SILENT = Failure("error", "its worker ended without an error message")
 NOWHERE = Failure("partial", "no node of the cluster is left for it; continue with --resume")
 
 
@@ -104,7 +104,7 @@ class Running:
 
     tried: Try
     seat: Seat
-    told: Told
+    relay: Relay
     known: Known
     where: Mapping[str, Any] = field(default_factory=dict)
 
@@ -115,11 +115,11 @@ class Running:
             (self.where,) = arguments
         elif name in ("begin", "resolved"):
             cells, *rest = arguments
-            self.told.pass_on((name, ([self._placed(cell) for cell in cells], *rest)))
+            self.relay.pass_on((name, ([self._placed(cell) for cell in cells], *rest)))
         elif name == "end":
-            self.told.pass_on((name, (self._placed(arguments[0]),)))
+            self.relay.pass_on((name, (self._placed(arguments[0]),)))
         else:
-            self.told.pass_on(event)
+            self.relay.pass_on(event)
 
     def _placed(self, cell: Cell) -> Cell:
         return replace(cell, resolved={**cell.resolved, **self.where})
@@ -189,7 +189,7 @@ class Spreading:
         known = Known(tried.known or Cell(tried.spec, {}, status="skipped"))
         past = {} if tried.known is None else {tried.spec: tried.known}
         task = self.cluster.send(seat, tried.spec, past)
-        self.running[task] = Running(tried, seat, Told([*self.observers, known], self.note), known)
+        self.running[task] = Running(tried, seat, Relay([*self.observers, known], self.note), known)
 
     def hear(self, task: Hashable, said: Event | Lost | Over) -> None:
         """Handle an event from or about a worker."""
@@ -208,7 +208,7 @@ class Spreading:
         if one.known.over:
             self.ended[one.tried.spec] = one.known.cell
         else:
-            self.end(one, one.told.found or said.failure or UNTOLD)
+            self.end(one, one.relay.found or said.failure or SILENT)
 
     def lose(self, one: Running, lost: Lost) -> None:
         """Retry a lost cell elsewhere, or end it after too many lost workers."""

@@ -140,11 +140,11 @@ def named(body: Mapping[str, Any]) -> tuple[str, str]:
 
     Answers of earlier turns differ between two runs, so they are no part of the key.
     """
-    asked = body.get("prompt") or body.get("messages") or body.get("input")
-    if isinstance(asked, list):
-        asked = [one for one in asked if not (isinstance(one, dict) and one.get("role") == "assistant")]
-    users = objects({"asked": asked}, "asked")[:1]
-    return digest(asked), digest(users or asked)
+    content = body.get("prompt") or body.get("messages") or body.get("input")
+    if isinstance(content, list):
+        content = [one for one in content if not (isinstance(one, dict) and one.get("role") == "assistant")]
+    users = objects({"content": content}, "content")[:1]
+    return digest(content), digest(users or content)
 
 
 def acceptance_in(fields: Mapping[str, Any], source: str = VLLM) -> Record | None:

@@ -205,26 +205,26 @@ def halves(prompts: Sequence[Prompt], spec: RunSpec) -> Halves:
 
 
 def search_layers(
-    networks: Networks, prompts: Sequence[tuple[RunSpec, Halves]], depth: int, asked: LayerSearch, err: Console
+    networks: Networks, prompts: Sequence[tuple[RunSpec, Halves]], depth: int, plan: LayerSearch, err: Console
 ) -> tuple[SearchPath, list[CheckedSet]]:
     """Search, then evaluate its steps and the known sets on both halves."""
-    network, law = networks.network("target"), networks.law(prompts[0][0])
+    network, sampling = networks.network("target"), networks.sampling(prompts[0][0])
     say(err, [f"decoding {sum(len(a) + len(b) for _, (a, b) in prompts)} prompts with the target …"])
     seen, unseen = ([one for spec, parts in prompts for one in outputs(networks, spec, parts[i])] for i in (0, 1))
-    c = layer_costs(networks, prompts[0], depth, asked.cost)
+    c = layer_costs(networks, prompts[0], depth, plan.cost)
 
     def score(kept: Kept) -> Scored:
-        return Scored(kept, alpha_of_layers(network, kept, seen, law), c(len(kept)))
+        return Scored(kept, alpha_of_layers(network, kept, seen, sampling), c(len(kept)))
 
     def watch(number: int, one: Scored) -> None:
         if number % 25 == 0:
-            say(err, [f"{number} sets scored (at most {asked.evaluations}), {len(one.kept)} of {depth} layers kept …"])
+            say(err, [f"{number} sets scored (at most {plan.evaluations}), {len(one.kept)} of {depth} layers kept …"])
 
-    found = search(depth, score, asked.evaluations, watch)
+    found = search(depth, score, plan.evaluations, watch)
     known = [Move(what, score(tuple(chosen(f"target{text}", depth)))) for what, text in KNOWN.items()]
 
     def checked(move: Move) -> CheckedSet:
-        return CheckedSet(move.done, move.set, alpha_of_layers(network, move.set.kept, unseen, law))
+        return CheckedSet(move.done, move.set, alpha_of_layers(network, move.set.kept, unseen, sampling))
 
     return found, [checked(move) for move in (*known, *found.steps)]
 
@@ -232,9 +232,9 @@ def search_layers(
 def outputs(networks: Networks, spec: RunSpec, prompts: Sequence[Prompt]) -> list[Written]:
     """Target outputs for some prompts, with their distributions."""
     decode = networks.prepare(spec, max(len(prompt.ids) for prompt in prompts))
-    network, law = networks.network("target"), networks.law(spec)
+    network, sampling = networks.network("target"), networks.sampling(spec)
     tokens = [decode([prompt.ids], [spec.seed % 2**63])[0].tokens for prompt in prompts]
-    return [written_by(network, p.ids, new, law, networks.width) for p, new in zip(prompts, tokens, strict=True)]
+    return [written_by(network, p.ids, new, sampling, networks.width) for p, new in zip(prompts, tokens, strict=True)]
 
 
 def layer_costs(networks: Networks, prompts: tuple[RunSpec, Halves], depth: int, cost: str) -> Callable[[int], float]:
@@ -243,7 +243,7 @@ def layer_costs(networks: Networks, prompts: tuple[RunSpec, Halves], depth: int,
         return layer_shares(depth)
     spec, (first, _) = prompts
     source, clock = networks.source(spec, [spec.seed % 2**63]), clock_for(networks.device)
-    return timed_costs(networks.network("target"), first[0].ids, networks.law(spec), networks.width, source, clock)
+    return timed_costs(networks.network("target"), first[0].ids, networks.sampling(spec), networks.width, source, clock)
 
 
 def print_trials(trials: Sequence[CheckedSet], style: Format) -> None:

@@ -46,13 +46,13 @@ class Apart:
         if spec in past and past[spec].status not in UNFINISHED:
             return [past[spec]], None
         known = Known(past.get(spec) or Cell(spec, {}, status="skipped"))
-        told = Told([*observers, known], note)
-        stop = follow(self.specs, past, told)
+        relay = Relay([*observers, known], note)
+        stop = follow(self.specs, past, relay)
         if known.over:
             return [known.cell], stop
-        if isinstance(told.found, Failure):
-            return told.found, stop
-        cell = ended(known.cell, INTERRUPTED if stop else Failure("partial", told.death))
+        if isinstance(relay.found, Failure):
+            return relay.found, stop
+        cell = ended(known.cell, INTERRUPTED if stop else Failure("partial", relay.death))
         for observer in observers:
             observer.end(cell)
         return [cell], stop
@@ -82,7 +82,7 @@ class Known(Observer):
 
 
 @dataclass
-class Told:
+class Relay:
     """Forward events of the other process."""
 
     observers: Sequence[Observer]
@@ -101,7 +101,7 @@ class Told:
                 getattr(observer, name)(*arguments)
 
 
-def follow(specs: Sequence[RunSpec], past: Past, told: Told) -> KeyboardInterrupt | None:
+def follow(specs: Sequence[RunSpec], past: Past, relay: Relay) -> KeyboardInterrupt | None:
     """Run the process and forward its events until it ends; returns an interrupt that came meanwhile.
 
     A fresh interpreter: a fork of a process that has used torch's threads would deadlock.
@@ -114,27 +114,27 @@ def follow(specs: Sequence[RunSpec], past: Past, told: Told) -> KeyboardInterrup
     impatient, stop = Timer(PATIENCE, process.kill), None
     impatient.daemon = True
     try:
-        listen(ours, told)
+        listen(ours, relay)
     except KeyboardInterrupt as interrupt:
         stop = interrupt
         if process.is_alive():
             process.terminate()  # a terminal may have sent the signal too; both count as one
         impatient.start()
-        listen(ours, told)
+        listen(ours, relay)
     process.join()
     impatient.cancel()
-    told.death = how_it_ended(process.exitcode)
+    relay.death = how_it_ended(process.exitcode)
     return stop
 
 
-def listen(pipe: Connection, told: Told) -> None:
+def listen(pipe: Connection, relay: Relay) -> None:
     """Forward events until the other end is closed."""
     while True:
         try:
             event: Event = pipe.recv()
         except (EOFError, OSError):  # OSError if the process was killed in the middle of a message
             return
-        told.pass_on(event)
+        relay.pass_on(event)
 
 
 def how_it_ended(code: int | None) -> str:

@@ -28,7 +28,7 @@ Style = Literal["terminal", "json", "html"]
 SUFFIXES: dict[str, Style] = {".json": "json", ".html": "html", ".htm": "html"}
 EXAMPLE = 'def mean(values):\n    """Return the arithmetic mean of the values."""\n'
 # Shown if set.
-OPTIONAL = (*(setting.name for some in ("chat", "law") for setting in group(some, RunSpec)), "seed")
+OPTIONAL = (*(setting.name for some in ("chat", "sampling") for setting in group(some, RunSpec)), "seed")
 LONGEST = 16 << 20  # bytes of a prompt
 PROMPT_ID = "row-1"  # the id that `specbench run` gives the prompt of a one-line text: file, so that both draw the same
 

@@ -12,8 +12,8 @@ from specbench.spec import RunSpec
 from specbench.wording import Row, counted, formatted, grouped, number_in, text_in
 
 # Cells that agree in these answer the same question, with different methods, schedules and K.
-ASKED = tuple(setting.column for setting in part("question", RunSpec))
-QUESTION = ("schema_version", *ASKED, "device_name", "fingerprint", "prompts_sha256")
+SETTINGS = tuple(setting.column for setting in part("question", RunSpec))
+QUESTION = ("schema_version", *SETTINGS, "device_name", "fingerprint", "prompts_sha256")
 SYNTHETIC = "shows what this engine makes of that acceptance, not what the pair accepts"
 
 

@@ -162,10 +162,10 @@ def _status(base: Record, new: Record) -> Outcome | None:
 
 def _tested(tier: str, matches: Sequence[Match], criteria: Sequence[Criterion], confidence: float) -> list[Finding]:
     """One row per cell and metric. All trials of a tier form one family for Holm's correction."""
-    asked = [(match.cell, one, _trial(match.pairs, one)) for match in matches for one in criteria]
-    decisions = iter(decide([trial for *_, trial in asked if isinstance(trial, Trial)], 1 - confidence))
+    tried = [(match.cell, one, _trial(match.pairs, one)) for match in matches for one in criteria]
+    decisions = iter(decide([trial for *_, trial in tried if isinstance(trial, Trial)], 1 - confidence))
     rows = []
-    for cell, criterion, trial in asked:
+    for cell, criterion, trial in tried:
         if isinstance(trial, Trial):
             rows.append(_finding(cell, tier, trial, next(decisions)))
         elif trial is not None:

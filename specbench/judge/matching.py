@@ -18,7 +18,7 @@ from specbench.settings import part
 from specbench.spec import RunSpec
 from specbench.wording import Row, clean, grouped
 
-ASKED = tuple(setting.name for setting in part("asked", RunSpec))
+COMPARED = tuple(setting.name for setting in part("compared", RunSpec))
 # Used only if a run has several cells that agree in all of the above.
 FURTHER = tuple(setting.name for setting in part("further", RunSpec))
 NAMED_ALWAYS = ("dataset", "method", "k", "schedule")  # settings in the name of every cell
@@ -90,8 +90,8 @@ def matched(bases: Sequence[Sequence[Record]], news: Sequence[Sequence[Record]])
 
     The i-th of `news` belongs to the i-th of `bases`, or to the last. UsageError if a run has a cell twice.
     """
-    unique = all(len({tuple(one[c] for c in ASKED) for one in run}) == len(run) for run in (*bases, *news))
-    columns = ASKED if unique else ASKED + FURTHER
+    unique = all(len({tuple(one[c] for c in COMPARED) for one in run}) == len(run) for run in (*bases, *news))
+    columns = COMPARED if unique else COMPARED + FURTHER
     befores = [_by_settings(run, columns) for run in bases]
     afters = [_by_settings(run, columns) for run in news]
     couples = [(befores[min(i, len(befores) - 1)], after) for i, after in enumerate(afters)]

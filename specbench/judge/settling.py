@@ -106,11 +106,11 @@ def resumed(carrying: Sequence[Candidate], limit: int) -> str:
     Batches and repetitions would interleave new prompts with earlier ones, `--until-ci` has already decided
     when to stop, and a draft that learns depends on earlier prompts.
     """
-    run, asked = only("run", carrying), min(number_in(c.row, "limit") or 0 for c in carrying)
+    run, before = only("run", carrying), min(number_in(c.row, "limit") or 0 for c in carrying)
     alone = all((number_in(c.row, name) or 1) == 1 for c in carrying for name in ("batch", "repeat"))
-    if not run or not asked or not alone or any(text_in(c.row, n) for c in carrying for n in ("until_ci", "carries")):
+    if not run or not before or not alone or any(text_in(c.row, n) for c in carrying for n in ("until_ci", "carries")):
         return ""
-    return shown(["specbench", "run", "--resume", run, *(["--limit", str(limit)] if limit > asked else [])])
+    return shown(["specbench", "run", "--resume", run, *(["--limit", str(limit)] if limit > before else [])])
 
 
 def only(name: str, carrying: Sequence[Candidate]) -> str:

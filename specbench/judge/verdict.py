@@ -145,11 +145,11 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
     carrying = sorted(found, key=lambda c: c is not best) if leaning == "NO" else [best] if best and judged else []
     given = carrying or found
     template = text_in(row, "chat_template_resolved")
-    asked: dict[str, Any] = {n: text_in(row, n) for n in (*PAIR, "dataset", "engine")}
+    same: dict[str, Any] = {n: text_in(row, n) for n in (*PAIR, "dataset", "engine")}
     words = {"": "", "none": "", "own": "in its chat template", "not applied": "without its chat template"}
     return Recommendation(
         **_answer(carrying, leaning),
-        **asked,
+        **same,
         context=int(number_in(row, "context") or 0) or None,
         chat=words.get(template, f"in the chat template {clean(template, 300)}"),
         temperature=number_in(row, "temperature"),
@@ -160,7 +160,7 @@ def _judge(group: Sequence[Row], rows: Sequence[Row]) -> Recommendation:
         candidates=len(found),
         **_of_best(best, found),
         left_out=tuple(reason for one in group if (reason := flaw(one))),
-        not_measured=gaps([one for one in rows if all(text_in(one, n) == asked[n] for n in PAIR)]),
+        not_measured=gaps([one for one in rows if all(text_in(one, n) == same[n] for n in PAIR)]),
         further=further(given, alone=len(found) == 1),
         run=only("run", given),
         faster=faster(best, found) if judged and leaning == "YES" else "",

@@ -38,8 +38,8 @@ def run(
     """
     named = {name: value for name, value in (("target", target), ("draft", draft)) if value is not None}
     theirs = presets.preset(preset).settings if preset else {}
-    asked = with_lists(with_models({**USUAL, **theirs, **named, **settings}))
-    return concluded(job.record(grid.cells(asked), Path(output_dir), Hearing(on_progress), preset, executor))
+    given = with_lists(with_models({**USUAL, **theirs, **named, **settings}))
+    return concluded(job.record(grid.cells(given), Path(output_dir), Hearing(on_progress), preset, executor))
 
 
 def resume(

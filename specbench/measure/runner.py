@@ -304,8 +304,8 @@ def following(group: Group, turn: Turn, backend: Backend) -> Turn | None:
     if not group.live or not any(prompt.later for prompt in turn.prompts) or backend.chat is None:
         return None
     answers, chat = group.answers(turn), backend.chat
-    asked = [next_turn(prompt, answers[prompt.id], group.prompts, chat) for prompt in turn.prompts]
-    prompts = [prompt for prompt in asked if prompt is not None]
+    turns = [next_turn(prompt, answers[prompt.id], group.prompts, chat) for prompt in turn.prompts]
+    prompts = [prompt for prompt in turns if prompt is not None]
     group.ids |= {(prompt.id, prompt.turn): prompt.ids for prompt in prompts if turn.repeat == 0}
     return replace(turn, number=turn.number + 1, prompts=prompts) if prompts else None
 

@@ -157,28 +157,28 @@ class Written:
 
 
 @torch.no_grad()
-def written_by(network: Any, prompt: Sequence[int], new: Sequence[int], law: Sampling, width: int) -> Written:
+def written_by(network: Any, prompt: Sequence[int], new: Sequence[int], sampling: Sampling, width: int) -> Written:
     """A prompt and the tokens that the network generated after it, at least one."""
     device = next(network.parameters()).device
     ids = torch.tensor([[*prompt, *new][:-1]], device=device)
-    return Written(ids, rows(network, ids, len(new), law, width))
+    return Written(ids, rows(network, ids, len(new), sampling, width))
 
 
-def rows(network: Any, ids: Tensor, last: int, law: Sampling, width: int) -> Tensor:
+def rows(network: Any, ids: Tensor, last: int, sampling: Sampling, width: int) -> Tensor:
     """[last, V] distributions of the tokens after the last ones of a sequence, by one pass over it."""
     logits = network(input_ids=ids, use_cache=False, logits_to_keep=last).logits
-    return law(logits[0, -last:], width)
+    return sampling(logits[0, -last:], width)
 
 
 @torch.no_grad()
-def alpha_of_layers(network: Any, kept: Sequence[int], texts: Sequence[Written], law: Sampling) -> float:
+def alpha_of_layers(network: Any, kept: Sequence[int], texts: Sequence[Written], sampling: Sampling) -> float:
     """α of the kept layers: the mean of Σ min(p, q) over all new tokens, along the full network's output.
 
     Greedy distributions are points: then it is the share of tokens on which both agree.
     """
     draft = with_layers(network, kept)
     shared = [
-        torch.minimum(text.p, rows(draft, text.ids, len(text.p), law, text.p.shape[1])).sum(1).double()
+        torch.minimum(text.p, rows(draft, text.ids, len(text.p), sampling, text.p.shape[1])).sum(1).double()
         for text in texts
     ]
     return float(torch.cat(shared).mean().clamp(0, 1))
@@ -190,7 +190,7 @@ def layer_shares(depth: int) -> Callable[[int], float]:
 
 
 def timed_costs(
-    network: Any, prompt: Sequence[int], law: Sampling, width: int, source: Source, clock: Clock
+    network: Any, prompt: Sequence[int], sampling: Sampling, width: int, source: Source, clock: Clock
 ) -> Callable[[int], float]:
     """c by the number of kept layers: the line through the cost of a drafted token with one and with all layers.
 
@@ -199,7 +199,7 @@ def timed_costs(
     depth = network.config.get_text_config(decoder=True).num_hidden_layers
     device = next(network.parameters()).device
     context = begin([list(prompt)], DRAWN, DRAWN, [], device)
-    models = [Causal(with_layers(network, range(layers)), law, width) for layers in (1, depth)]
+    models = [Causal(with_layers(network, range(layers)), sampling, width) for layers in (1, depth)]
     seconds: tuple[list[float], list[float]] = ([], [])
     for model in models:
         model.start(context)

@@ -75,7 +75,7 @@ def sensors_for(device: torch.device) -> Sensors:
     return Sensors(gpu, "" if gpu else unread)
 
 
-def told(question: Callable[[], T]) -> T | None:
+def readable(question: Callable[[], T]) -> T | None:
     """The answer from a system file; None if it is missing or has another format."""
     try:
         return question()
@@ -85,7 +85,7 @@ def told(question: Callable[[], T]) -> T | None:
 
 def times(root: Path) -> Times | None:
     """The first line of /proc/stat; None if missing."""
-    return told(lambda: counted_times((root / "proc/stat").read_text(encoding="ascii", errors="replace")))
+    return readable(lambda: counted_times((root / "proc/stat").read_text(encoding="ascii", errors="replace")))
 
 
 def counted_times(text: str) -> Times:
@@ -98,12 +98,12 @@ def counted_times(text: str) -> Times:
 
 def clock(root: Path) -> float | None:
     """MHz of the processor that this thread runs on: it was just busy. Others may be idle, and therefore slow."""
-    here = told(lambda: processor((root / "proc/thread-self/stat").read_text(encoding="utf-8", errors="replace")))
+    here = readable(lambda: processor((root / "proc/thread-self/stat").read_text(encoding="utf-8", errors="replace")))
     if here is None:
         return None
     file = root / f"sys/devices/system/cpu/cpu{here}/cpufreq/scaling_cur_freq"
-    khz = told(lambda: int(file.read_text(encoding="ascii")))
-    return khz / 1000 if khz is not None else told(lambda: listed_clock(root / "proc/cpuinfo", here))
+    khz = readable(lambda: int(file.read_text(encoding="ascii")))
+    return khz / 1000 if khz is not None else readable(lambda: listed_clock(root / "proc/cpuinfo", here))
 
 
 def processor(text: str) -> int:

@@ -129,8 +129,8 @@ class Cell:
 
     def category_rows(self) -> list[dict[str, Any]]:
         """The lines of categories.csv; empty if all prompts are of one category, or the cell has no numbers."""
-        asked = (self.spec.max_new_tokens, self.lookahead)
-        found = numbers_by_category(self.samples, *asked) if self.status in MEASURED else []
+        limits = (self.spec.max_new_tokens, self.lookahead)
+        found = numbers_by_category(self.samples, *limits) if self.status in MEASURED else []
         named = {name: getattr(self.spec, name) for name in NAMES}
         return [{"schema_version": SCHEMA_VERSION, "cell": self.spec.key, **named, **numbers} for numbers in found]
 

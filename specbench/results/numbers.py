@@ -178,9 +178,9 @@ def explanation(samples: Sequence[Sample], baseline: Timing, method: Timing, loo
 
 def timing(traces: Sequence[Trace]) -> Timing:
     """The totals of one arm over outermost spans, which contain the inner ones; NaN for unreported phases."""
-    told = not traces or any(not t.spans or "verify" in t.spans for t in traces)
+    timed = not traces or any(not t.spans or "verify" in t.spans for t in traces)
     found = [math.fsum(t.spans.get(phase, 0.0) for t in traces) for phase in ("draft", "verify", "accept")]
-    draft, verify, accept = found if told else (math.nan,) * 3
+    draft, verify, accept = found if timed else (math.nan,) * 3
     return Timing(
         seconds=math.fsum(t.seconds for t in traces),
         draft=draft,

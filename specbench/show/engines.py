@@ -118,9 +118,9 @@ def published_table(preset: Preset, rows: Sequence[Row]) -> Table:
 
 def _lines(preset: Preset, row: Row) -> Iterator[tuple[str, ...]]:
     for published in preset.published:
-        if all(_same(published[name], row, name) for name in preset.told & set(published)):
+        if all(_same(published[name], row, name) for name in preset.stated & set(published)):
             for name, number in published.items():
-                if name not in preset.told:
+                if name not in preset.stated:
                     found = number_in(row, name)
                     away = formatted(found and found / number - 1, "+.0%")
                     yield name, _cell(preset, row), f"{number:g}", one_line(cell_text(row, name)), away
@@ -132,8 +132,8 @@ def _same(wanted: object, row: Row, name: str) -> bool:
 
 def _cell(preset: Preset, row: Row) -> str:
     """The settings that distinguish the cell within its preset."""
-    told = [f"{name} {text_in(row, name)}" for name in sorted(preset.told)]
-    return one_line(", ".join([short_dataset(text_in(row, "dataset")), *told]))
+    settings = [f"{name} {text_in(row, name)}" for name in sorted(preset.stated)]
+    return one_line(", ".join([short_dataset(text_in(row, "dataset")), *settings]))
 
 
 # --- requests without and with a draft --------------------------------------------------------------------------------

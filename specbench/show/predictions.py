@@ -110,7 +110,7 @@ def _prediction_table(group: list[Prediction]) -> Numbers:
     return Numbers(f"alpha {first.alpha:g}, {costs}", header, rows, _summary(first, [row.k for row in group]))
 
 
-def _summary(row: Prediction, asked: Sequence[int]) -> str:
+def _summary(row: Prediction, lookaheads: Sequence[int]) -> str:
     """The best K overall, and the α from which any pays."""
     enough = optimum.enough(row.c, row.at_once)
     if not optimum.pays(row.alpha, row.c, row.at_once):
@@ -125,7 +125,7 @@ def _summary(row: Prediction, asked: Sequence[int]) -> str:
             f"the speedup grows with every K, to {row.best_speedup:.3f} at K = {row.best_k}; within 1 %: {near}{even}"
         )
     even = text(optimum.break_even_alpha(row.best_k, row.c))
-    beyond = "" if row.best_k in asked else ", not among those of --k"
+    beyond = "" if row.best_k in lookaheads else ", not among those of --k"
     return (
         f"best K = {row.best_k} (speedup {row.best_speedup:.3f}{beyond}), within 1 %: {near}; "
         f"break-even at alpha {even} for this K, at alpha {row.c:g} (= c) for K = 1"

@@ -104,7 +104,7 @@ def print_run(rows: Sequence[Row], style: str, console: Console, shown: Shown = 
     console.print()
     draw(console, Group(*(table.drawn() for table in tables(rows, shown, screen=True))))
     figures = [line for one in found for line in details(one)] if shown.explain else []
-    for line in [*told(rows, found, shown), *figures]:
+    for line in [*notes_below(rows, found, shown), *figures]:
         sentence(console, one_line(line))
 
 
@@ -120,7 +120,7 @@ def rendered(rows: Sequence[Row], style: str, shown: Shown = SHOWN) -> str:
         return "".join(json.dumps(row) + "\n" for row in json_rows(rows))
     found = answers(rows, shown)
     parts = [*paragraphs(found, shown.explain), *(table.markdown() for table in tables(rows, shown, screen=False))]
-    listed = "".join(f"- {literal(one_line(note))}\n" for note in told(rows, found, shown))
+    listed = "".join(f"- {literal(one_line(note))}\n" for note in notes_below(rows, found, shown))
     return "\n".join([*parts, listed] if listed else parts)
 
 
@@ -184,7 +184,7 @@ def category_tables(rows: Sequence[Row], categories: Sequence[Row]) -> Iterator[
 # --- notes ------------------------------------------------------------------------------------------------------------
 
 
-def told(rows: Sequence[Row], found: Sequence[Recommendation], shown: Shown) -> list[str]:
+def notes_below(rows: Sequence[Row], found: Sequence[Recommendation], shown: Shown) -> list[str]:
     """The notes below the tables: all with --explain, else the few that change the meaning of the numbers."""
     more = notes(rows) if shown.explain else brief(rows, [reason for one in found for reason in one.reasons])
     return [*shown.regrets, *more]
@@ -211,7 +211,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 
 def brief(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
-    """The most important notes: all on cells that ended early, and a few others. said: doubts already told."""
+    """The most important notes: all on cells that ended early, and a few others. said: doubts already named."""
     loaded = any(doubt.startswith(BUSY) for doubt in said)
     further = remarkable(rows, *([LOAD] if loaded else []), *said)
     shown = list(dict.fromkeys([*worst_circle(rows), *further]))
@@ -228,8 +228,8 @@ def endings(rows: Sequence[Row]) -> list[str]:
 
 def remarkable(rows: Sequence[Row], *said: str) -> list[str]:
     """Notes on measured cells, without loops and faults, which are reported elsewhere."""
-    told = [(fault, row) for row in rows for fault in faults(row) if not (fault.doubt and fault.doubt in said)]
-    found = [*worst_of(told, rows), *machine(rows, said)]
+    seen = [(fault, row) for row in rows for fault in faults(row) if not (fault.doubt and fault.doubt in said)]
+    found = [*worst_of(seen, rows), *machine(rows, said)]
     for part in (form, stopping, shared_time, held, learning, lossy):
         found += named(rows, part)
     found += [line for row in rows for line in choosing(row, rows)]
@@ -238,8 +238,8 @@ def remarkable(rows: Sequence[Row], *said: str) -> list[str]:
 
 def named(rows: Sequence[Row], part: Callable[[Row], list[str]]) -> list[str]:
     """One kind of note with its cells: one line for all cells with the same note."""
-    told = [(line, row) for row in rows for line in part(row)]
-    return [f"{cell_names([row for _, row in some], rows)}: {some[0][0]}" for some in grouped(told, lambda one: one[0])]
+    seen = [(line, row) for row in rows for line in part(row)]
+    return [f"{cell_names([row for _, row in some], rows)}: {some[0][0]}" for some in grouped(seen, lambda one: one[0])]
 
 
 def choosing(row: Row, rows: Sequence[Row]) -> list[str]:
@@ -257,17 +257,17 @@ def lossy(row: Row) -> list[str]:
 def machine(rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
     """The machine's behaviour during the measurement: the worst of every kind, with its cell."""
     measured = (row for row in rows if row.get("prompts"))
-    told = [(fault, row) for row in measured for fault in machine_faults(row) if fault.kind not in said]
-    return worst_of(told, rows)
+    seen = [(fault, row) for row in measured for fault in machine_faults(row) if fault.kind not in said]
+    return worst_of(seen, rows)
 
 
 def machine_faults(row: Row) -> Iterator[Fault]:
     return warned(row, (row.get("turns") or row["prompts"]) * row["repeat"], row.get("threads"))
 
 
-def worst_of(told: Sequence[tuple[Fault, Row]], rows: Sequence[Row]) -> list[str]:
+def worst_of(seen: Sequence[tuple[Fault, Row]], rows: Sequence[Row]) -> list[str]:
     """The worst of every kind of fault, with its cell among `rows`."""
-    worst = [max(some, key=lambda one: one[0].size) for some in grouped(told, lambda one: one[0].kind)]
+    worst = [max(some, key=lambda one: one[0].size) for some in grouped(seen, lambda one: one[0].kind)]
     return [f"{cell_names([row], rows)}: {fault.note}" for fault, row in worst]
 
 
@@ -301,8 +301,8 @@ def stopping(row: Row) -> list[str]:
         return []
     reached = half_width(Interval(row["speedup"], row["speedup_low"], row["speedup_high"]))
     ended = "stopped" if reached <= row["until_ci"] else "had no more prompts"
-    asked = f"the speedup is known to ± {reached:.1%}, requested ± {row['until_ci']:.1%}"
-    return [f"{ended} after {row['prompts']} prompts: {asked} (looked only after 20, 30, 45 …)"]
+    width = f"the speedup is known to ± {reached:.1%}, requested ± {row['until_ci']:.1%}"
+    return [f"{ended} after {row['prompts']} prompts: {width} (looked only after 20, 30, 45 …)"]
 
 
 def few_prompts(row: Row) -> list[str]:

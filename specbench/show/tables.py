@@ -82,14 +82,14 @@ OF_SEVERAL = "95 % interval: of this row alone; the answer's is wider, because i
 def cells_table(rows: Sequence[Row]) -> Table:
     """Every cell of a pair as a line; methods by speedup, the best lossless cell of every question in bold."""
     ordered = by_speedup(rows)
-    keys, asked = naming(ordered), questions(ordered)
-    best = {id(some[place]) for some in asked if (place := fastest(some)) is not None}
+    keys, groups = naming(ordered), questions(ordered)
+    best = {id(some[place]) for some in groups if (place := fastest(some)) is not None}
     names = [(LABELS.get(key, key.replace("_", " ")), partial(named, key=key)) for key in keys]
     return Columns(names, CELLS).table(
         cells_title(ordered, keys),
         ordered,
         left=len([key for key in keys if key != "k"]),
-        legend="; ".join([OF_COLUMNS, *[OF_SEVERAL] * any(len(some) > 1 for some in asked)]),
+        legend="; ".join([OF_COLUMNS, *[OF_SEVERAL] * any(len(some) > 1 for some in groups)]),
         bold_lines=[number for number, row in enumerate(ordered) if id(row) in best],
     )
 

@@ -189,7 +189,7 @@ class Sources:
         """The prompts of some names, as rows that can be read again: chat prompts as turns, the
         others as plain prompts, in two files."""
         found: dict[str, list[dict[str, Any]]] = {}
-        for source, prompts, prompt in self.asked:
+        for source, prompts, prompt in self.questions:
             if source.known_as(prompt) in names:
                 plain = not prompts.applied and not prompt.later
                 column, said = ("prompt", prompt.text) if plain else ("turns", [prompt.text, *prompt.later])
@@ -198,7 +198,7 @@ class Sources:
         return found
 
     @property
-    def asked(self) -> Iterator[tuple[Source, PromptSet, Prompt]]:
+    def questions(self) -> Iterator[tuple[Source, PromptSet, Prompt]]:
         sets = ((source, source.prompts) for source in self.each if source.prompts)
         return ((source, prompts, prompt) for source, prompts in sets for prompt in prompts.prompts)
 

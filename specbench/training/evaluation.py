@@ -61,8 +61,8 @@ class Judge:
     def __init__(self, teacher: Teacher, cache: TokenCache, recipe: Recipe, earlier: Sequence[Any] = ()) -> None:
         self.teacher, self.recipe, self.earlier, self.sampled = teacher, recipe, earlier, sampled(cache, recipe)
         self.batches = held_out(cache, recipe, teacher.device)
-        self.law = Sampling(0.0 if earlier else recipe.temperature)
-        self.told: list[tuple[Tensor, Tensor]] = []
+        self.sampling = Sampling(0.0 if earlier else recipe.temperature)
+        self.targets: list[tuple[Tensor, Tensor]] = []
 
     def figures(self, student: Any) -> tuple[Figures, dict[str, Figures]]:
         return figures_of(self.sequences(student), self.recipe.k)
@@ -70,21 +70,21 @@ class Judge:
     @torch.no_grad()
     def sequences(self, student: Any) -> list[Along]:
         """The results for every sequence, always in the same order."""
-        chances = self.greedy(student) if self.law.certain else self.drawn(student)
+        chances = self.greedy(student) if self.sampling.certain else self.drawn(student)
         return [one for batch, both in zip(self.batches, chances, strict=True) for one in self.along(batch, *both)]
 
     def greedy(self, student: Any) -> Iterator[tuple[Tensor, Tensor]]:
         """Whether the teacher's token is drafted: [n] of every batch, as overlap and as chance."""
-        if not self.told:
-            told = [self.teacher.logits(batch).argmax(-1) for batch in self.batches]
-            self.told = [(one, hit(self.earlier, batch, one)) for batch, one in zip(self.batches, told, strict=True)]
-        for batch, (one, covered) in zip(self.batches, self.told, strict=True):
+        if not self.targets:
+            best = [self.teacher.logits(batch).argmax(-1) for batch in self.batches]
+            self.targets = [(one, hit(self.earlier, batch, one)) for batch, one in zip(self.batches, best, strict=True)]
+        for batch, (one, covered) in zip(self.batches, self.targets, strict=True):
             yield ((covered | hit([student], batch, one)).double(),) * 2
 
     def drawn(self, student: Any) -> Iterator[tuple[Tensor, Tensor]]:
         """The overlap of both distributions, and the chance of every token: [n] of every batch, see `accepted`."""
         for batch in self.batches:
-            p, q = self.teacher.rows(batch, self.law), self.law(logits_of(student, batch), self.teacher.width)
+            p, q = self.teacher.rows(batch, self.sampling), self.sampling(logits_of(student, batch), self.teacher.width)
             yield accepted(p, q, batch.following, self.sampled)
 
     def along(self, batch: Batch, shared: Tensor, chance: Tensor) -> Iterator[Along]:
@@ -101,8 +101,8 @@ def accepted(p: Tensor, q: Tensor, tokens: Tensor, sampled: bool) -> tuple[Tenso
     shared = overlap(p, q).double().clamp(max=1)
     if not sampled:
         return shared, shared
-    told = tokens.unsqueeze(1)
-    ratio = (q.gather(1, told) / p.gather(1, told)).squeeze(1).double()
+    index = tokens.unsqueeze(1)
+    ratio = (q.gather(1, index) / p.gather(1, index)).squeeze(1).double()
     return shared, ratio.nan_to_num(0.0).clamp(max=1)
 
 

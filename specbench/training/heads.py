@@ -173,18 +173,18 @@ class HeadLesson:
             return torch.stack([weight.sum() * 0.0 for weight in student.parameters()]).sum()
         name = self.recipe.loss(done)
         if name == TEXT:
-            told = point_mass(read.tokens, self.teacher.width, torch.float32)
+            probs = point_mass(read.tokens, self.teacher.width, torch.float32)
         else:
-            told = self.rows(read, Sampling(self.recipe.temperature or 1.0))
+            probs = self.rows(read, Sampling(self.recipe.temperature or 1.0))
         with known_alone(student) as known:
             drafts = student(read.features, read.ids, read.places, self.steps)
-        rows, mass = renormalised(told if known is None else told.index_select(-1, known))
+        rows, mass = renormalised(probs if known is None else probs.index_select(-1, known))
         apart = ForwardKL() if name == TEXT else divergence(name, self.recipe.beta)
         return weighted(drafts, rows, mass, read.at, apart)
 
-    def rows(self, read: Read, law: Sampling) -> Tensor:
+    def rows(self, read: Read, sampling: Sampling) -> Tensor:
         """[n, V] the teacher's distributions at the learned positions."""
-        return law(headed(self.teacher.network, read.states), self.teacher.width)
+        return sampling(headed(self.teacher.network, read.states), self.teacher.width)
 
     @torch.no_grad()
     def read(self, batch: Batch) -> Read:
@@ -206,14 +206,14 @@ class HeadLesson:
     @torch.no_grad()
     def sequences(self, student: Any) -> list[Along]:
         """The results for every sequence, always in the same order."""
-        law = Sampling(self.recipe.temperature)
+        sampling = Sampling(self.recipe.temperature)
         if not self.held_out:
             reads = [self.read(batch) for batch in self.batches]
-            self.held_out = [(read, self.rows(read, law).argmax(-1) if law.certain else None) for read in reads]
+            self.held_out = [(one, self.rows(one, sampling).argmax(-1) if sampling.certain else None) for one in reads]
         found = list[Along]()
-        for batch, (read, told) in zip(self.batches, self.held_out, strict=True):
+        for batch, (read, best) in zip(self.batches, self.held_out, strict=True):
             if len(read.states):
-                p = self.rows(read, law) if told is None else point_mass(told, self.teacher.width, torch.float32)
+                p = self.rows(read, sampling) if best is None else point_mass(best, self.teacher.width, torch.float32)
                 found += self.along(student, batch, read, p)
         return found
 
@@ -221,15 +221,15 @@ class HeadLesson:
         """The sequences of a batch, with the teacher's rows p [n, V] at their positions."""
         with known_alone(student) as known:
             drafts = student(read.features, read.ids, read.places, self.recipe.k)
-        law = Sampling(self.recipe.temperature)
+        sampling = Sampling(self.recipe.temperature)
         size = read.places.shape
         chance = torch.zeros(self.recipe.k, *size, dtype=torch.float64, device=p.device)
         first = torch.zeros(size, dtype=torch.float64, device=p.device)
         for step, logits in enumerate(drafts):
             some = read.at >= step
-            q = whole(law, logits, known, self.teacher.width)
-            told = self.sampled and bool(self.recipe.temperature)
-            shared, alone = accepted(p[some], q, read.tokens[some], told)
+            q = whole(sampling, logits, known, self.teacher.width)
+            drawn = self.sampled and bool(self.recipe.temperature)
+            shared, alone = accepted(p[some], q, read.tokens[some], drawn)
             place = tuple(index[some] for index in read.places.nonzero(as_tuple=True))
             chance[step].index_put_(place, alone)
             if not step:
@@ -256,9 +256,9 @@ def weighted(drafts: Sequence[Tensor], rows: Tensor, mass: Tensor, at: Tensor, l
     return total / weights
 
 
-def whole(law: Sampling, logits: Tensor, known: Tensor | None, width: int) -> Tensor:
+def whole(sampling: Sampling, logits: Tensor, known: Tensor | None, width: int) -> Tensor:
     """[n, V] the rows of logits [n, N] of the known tokens: the distribution when drafting (`reduced.proper_rows`)."""
     if known is None:
-        return law(logits, width)
-    rows = law(logits, len(known))
+        return sampling(logits, width)
+    rows = sampling(logits, len(known))
     return rows.new_zeros(len(rows), width).index_copy(-1, known, rows)

@@ -132,11 +132,11 @@ def missed(earlier: Sequence[Any], batch: Batch, p: Tensor, rest: float = REST) 
 
 
 @torch.no_grad()
-def hit(drafts: Sequence[Any], batch: Batch, told: Tensor) -> Tensor:
+def hit(drafts: Sequence[Any], batch: Batch, tokens: Tensor) -> Tensor:
     """[n] whether the likeliest token of any draft equals the given one [n]."""
-    found = torch.zeros_like(told, dtype=torch.bool)
+    found = torch.zeros_like(tokens, dtype=torch.bool)
     for draft in drafts:
-        found |= logits_of(draft, batch).argmax(-1) == told
+        found |= logits_of(draft, batch).argmax(-1) == tokens
     return found
 
 

@@ -34,7 +34,7 @@ CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
-class Asked:
+class HeadOptions:
     """The settings of a new head. known: the ids of its known tokens, in rising order; None for all.
 
     steps: the drafts of Medusa, and the proposed drafts per round of others; verifier: the target's name in its
@@ -66,9 +66,9 @@ def output_of(network: Any) -> Tensor:
     return weight / (getattr(text, "logits_scaling", None) or 1.0) * (getattr(text, "logit_scale", None) or 1.0)
 
 
-def speculators_keys(network: Any, asked: Asked, algorithm: str, architecture: str) -> dict[str, Any]:
+def speculators_keys(network: Any, options: HeadOptions, algorithm: str, architecture: str) -> dict[str, Any]:
     """The common keys of speculators' config.json: the algorithm and the target."""
-    greedy = {"proposal_type": "greedy", "speculative_tokens": asked.steps, "verifier_accept_k": 1,
+    greedy = {"proposal_type": "greedy", "speculative_tokens": options.steps, "verifier_accept_k": 1,
               "accept_tolerance": 0.0}  # fmt: skip
     return {
         "architectures": [architecture],
@@ -79,7 +79,7 @@ def speculators_keys(network: Any, asked: Asked, algorithm: str, architecture: s
             "default_proposal_method": "greedy",
             "proposal_methods": [greedy],
             "verifier": {
-                "name_or_path": asked.verifier,
+                "name_or_path": options.verifier,
                 "architectures": list(getattr(network.config, "architectures", None) or [type(network).__name__]),
             },
         },
@@ -91,19 +91,19 @@ NORMS = ("hidden_norm", "input_layernorm", "post_attention_layernorm")
 PLAIN = ("Llama", "Mistral", "Qwen2", "Qwen3RMS", "SmolLM3")  # norms that multiply by their weights unchanged
 
 
-def eagle3_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]:
+def eagle3_begun(network: Any, options: HeadOptions) -> tuple[Layout, dict[str, Tensor]]:
     """A fresh head: one layer of the target's sizes on three hidden states.
 
     The embedding is borrowed; the output is initially the target's, after its last norm; the
     layer's output is small, and the state is initially the last of the three.
     """
     text = network.config.get_text_config(decoder=True)
-    layer = layer_of(text, asked.intermediate)
+    layer = layer_of(text, options.intermediate)
     layers = int(text.num_hidden_layers)
     usual = (2, layers // 2, layers - 3) if layers >= LEAST else (1, (1 + layers) // 2, layers)
     read = tuple(sorted(set(usual)))
-    config = eagle3_described(network, asked, layer, list(read))
-    tensors = eagle3_drawn(layer, len(read), asked.seed)
+    config = eagle3_described(network, options, layer, list(read))
+    tensors = eagle3_drawn(layer, len(read), options.seed)
     width = layer["hidden_size"]
     norm = getattr(network.get_decoder(), "norm", None)
     weight = getattr(norm, "weight", None)
@@ -111,7 +111,7 @@ def eagle3_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]
     tensors["norm.weight"] = (
         weight.detach().float().cpu().clone() if plain and weight is not None else torch.ones(width)
     )
-    return Layout(config, "model.safetensors", eagle3_stored), {**tensors, **output(network, asked.known)}
+    return Layout(config, "model.safetensors", eagle3_stored), {**tensors, **output(network, options.known)}
 
 
 def layer_of(text: Any, intermediate: int | None) -> dict[str, Any]:
@@ -136,12 +136,12 @@ def layer_of(text: Any, intermediate: int | None) -> dict[str, Any]:
     }
 
 
-def eagle3_described(network: Any, asked: Asked, layer: Mapping[str, Any], read: list[int]) -> dict[str, Any]:
+def eagle3_described(network: Any, options: HeadOptions, layer: Mapping[str, Any], read: list[int]) -> dict[str, Any]:
     """config.json as written by speculators."""
     return {
-        **speculators_keys(network, asked, "eagle3", "Eagle3Speculator"),
+        **speculators_keys(network, options, "eagle3", "Eagle3Speculator"),
         "transformer_layer_config": dict(layer),
-        "draft_vocab_size": layer["vocab_size"] if asked.known is None else len(asked.known),
+        "draft_vocab_size": layer["vocab_size"] if options.known is None else len(options.known),
         "norm_before_residual": True,
         "target_hidden_size": None,
         "eagle_aux_hidden_state_layer_ids": read,
@@ -193,41 +193,41 @@ def eagle3_stored(head: Any) -> dict[str, Tensor]:
     return {**found, WEIGHT: head.lm_head.weight}
 
 
-def medusa_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]:
+def medusa_begun(network: Any, options: HeadOptions) -> tuple[Layout, dict[str, Tensor]]:
     """A fresh head for every draft: the target's own output after an identity block (Cai et al.
     2024, arXiv 2401.10774, §2.1.1)."""
     weight = output_of(network)
     width = weight.shape[1]
     found: dict[str, Tensor] = {}
-    for number in range(asked.steps):
+    for number in range(options.steps):
         found |= {f"{number}.0.linear.weight": torch.zeros(width, width), f"{number}.0.linear.bias": torch.zeros(width)}
         found[f"{number}.1.weight"] = weight.clone()
-    if asked.known is None:
+    if options.known is None:
         config = {
-            "medusa_num_heads": asked.steps,
+            "medusa_num_heads": options.steps,
             "medusa_num_layers": 1,
-            "base_model_name_or_path": asked.verifier,
+            "base_model_name_or_path": options.verifier,
             "version": "2",
         }
         return Layout(config, "medusa_lm_head.safetensors", lambda head: dict(head.state_dict())), found
-    ids = torch.tensor(list(asked.known))
+    ids = torch.tensor(list(options.known))
     found = {name: tensor[ids].clone() if name.endswith(".1.weight") else tensor for name, tensor in found.items()}
-    return Layout(for_vllm(asked, weight), "model.safetensors", as_vllm), {**found, KNOWN: ids}
+    return Layout(for_vllm(options, weight), "model.safetensors", as_vllm), {**found, KNOWN: ids}
 
 
-def for_vllm(asked: Asked, weight: Tensor) -> dict[str, Any]:
+def for_vllm(options: HeadOptions, weight: Tensor) -> dict[str, Any]:
     """config.json in vLLM's format."""
-    assert asked.known is not None
+    assert options.known is not None
     return {
         "architectures": ["MedusaModel"],
         "model_type": "medusa",
-        "num_heads": asked.steps,
+        "num_heads": options.steps,
         "num_hidden_layers": 1,
         "hidden_size": weight.shape[1],
         "vocab_size": len(weight),
-        "truncated_vocab_size": len(asked.known),
+        "truncated_vocab_size": len(options.known),
         "medusa_fc_bias": True,
-        "base_model_name_or_path": asked.verifier,
+        "base_model_name_or_path": options.verifier,
     }
 
 
@@ -247,17 +247,17 @@ WRITES = ("o_proj", "down_proj")  # a layer's writes to its residual stream, sma
 MODULES = ("num_nextn_predict_layers", "num_mtp_layers")  # in the configurations of targets that have modules
 
 
-def mtp_begun(network: Any, asked: Asked) -> tuple[Layout, dict[str, Tensor]]:
-    """The module that `asked` continues from, or a fresh one.
+def mtp_begun(network: Any, options: HeadOptions) -> tuple[Layout, dict[str, Tensor]]:
+    """The module that `options` continues from, or a fresh one.
 
     UnusableModelError for a target with unsupported layers, and for a module with its own output.
     """
     target = Borrowed(network)
-    tensors, normed = (mtp_fresh(target, asked.seed), True) if asked.begin is None else mtp_taken(asked, target)
+    tensors, normed = (mtp_fresh(target, options.seed), True) if options.begin is None else mtp_taken(options, target)
     config = module_config(target, experts=ROUTER in tensors)
     if any(windows_of(config).values()):
         raise UnusableModelError("the layers of this target use sliding-window attention: train an EAGLE-3 head for it")
-    return Layout(mtp_described(network, asked, normed), "model.safetensors", mtp_stored), tensors
+    return Layout(mtp_described(network, options, normed), "model.safetensors", mtp_stored), tensors
 
 
 def mtp_fresh(target: Borrowed, seed: int) -> dict[str, Tensor]:
@@ -298,14 +298,14 @@ def mtp_drawn(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(tensor.shape, generator=generator) * (scale / math.sqrt(tensor.shape[-1]))
 
 
-def mtp_taken(asked: Asked, target: Borrowed) -> tuple[dict[str, Tensor], bool]:
+def mtp_taken(options: HeadOptions, target: Borrowed) -> tuple[dict[str, Tensor], bool]:
     """The tensors of a module by the names and in the order of speculators, and whether its input states are normed."""
-    assert asked.begin is not None
-    module = built(asked.begin, target.network)
+    assert options.begin is not None
+    module = built(options.begin, target.network)
     if module.embed_tokens is not None or module.lm_head is not None:
         raise UnusableModelError(
-            f"{asked.begin.name}: it has an embedding or an output of its own, for which the format of speculators has "
-            "no place: only modules that use their target's can be trained further"
+            f"{options.begin.name}: it has an embedding or an output of its own, for which the format of speculators "
+            "has no place: only modules that use their target's can be trained further"
         )
     found = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
     if module.hidden_first and not hidden_first(SPECULATORS, target):
@@ -313,11 +313,11 @@ def mtp_taken(asked: Asked, target: Borrowed) -> tuple[dict[str, Tensor], bool]:
     return found, module.feeds_normed
 
 
-def mtp_described(network: Any, asked: Asked, normed: bool) -> dict[str, Any]:
+def mtp_described(network: Any, options: HeadOptions, normed: bool) -> dict[str, Any]:
     """config.json as written by speculators. `norm_output`, used there for EAGLE-3, declares the state fed back."""
     layer = network.config.get_text_config(decoder=True).to_diff_dict()
     return {
-        **speculators_keys(network, asked, "mtp", "MTPDraftModel"),
+        **speculators_keys(network, options, "mtp", "MTPDraftModel"),
         "transformer_layer_config": {key: value for key, value in layer.items() if key not in MODULES},
         "num_nextn_predict_layers": 1,
         "norm_output": normed,
@@ -333,7 +333,7 @@ def mtp_stored(head: Any) -> dict[str, Tensor]:
 
 
 HeadKind = Literal["eagle3", "medusa", "mtp"]
-Beginning = Callable[[Any, Asked], tuple[Layout, dict[str, Tensor]]]
+Beginning = Callable[[Any, HeadOptions], tuple[Layout, dict[str, Tensor]]]
 # how a head is initialised, its format, and its student
 KINDS: Mapping[HeadKind, tuple[Beginning, str, Callable[[Any], nn.Module]]] = {
     "eagle3": (eagle3_begun, SPECULATORS, Unrolled),
@@ -342,16 +342,16 @@ KINDS: Mapping[HeadKind, tuple[Beginning, str, Callable[[Any], nn.Module]]] = {
 }
 
 
-def beginning(kind: HeadKind, network: Any, asked: Asked) -> tuple[Any, Layout]:
+def beginning(kind: HeadKind, network: Any, options: HeadOptions) -> tuple[Any, Layout]:
     """A student (see `heads`) on its target, untrained or continued from another head, and its layout.
 
     UnusableModelError or UsageError for a target that does not support such a head.
     """
     begun, form, student = KINDS[kind]
-    layout, tensors = begun(network, asked)
+    layout, tensors = begun(network, options)
     head = built(Head(kind, form, flat(layout.config), tensors, Path(), "the head"), network)
-    if asked.known is not None:
-        setattr(head.config, SIZE, len(asked.known))
+    if options.known is not None:
+        setattr(head.config, SIZE, len(options.known))
     return student(head), layout
 
 

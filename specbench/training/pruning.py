@@ -146,11 +146,11 @@ def read(network: Any, texts: Sequence[Sequence[int]]) -> int:
     return sum(map(len, texts))
 
 
-def inputs(modules: dict[str, nn.Module], told: Callable[[str, Tensor], None]) -> AbstractContextManager[None]:
-    """Call told(name, input) whenever one of these modules runs."""
+def inputs(modules: dict[str, nn.Module], observe: Callable[[str, Tensor], None]) -> AbstractContextManager[None]:
+    """Call observe(name, input) whenever one of these modules runs."""
 
     def hook(name: str, _: nn.Module, args: tuple[Any, ...]) -> None:
-        told(name, args[0])
+        observe(name, args[0])
 
     return hooked(module.register_forward_pre_hook(partial(hook, name)) for name, module in modules.items())
 

@@ -61,7 +61,7 @@ class Recipe(BaseModel):
     patience: Annotated[int, Field(ge=1, le=10**6), Setting(
         "Training", "training", "Stop after this many evaluations without a longer accepted length.")] = 5
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False), Setting(
-        "Sampling", "law", "Temperature of later decoding.")] = 0.0
+        "Sampling", "sampling", "Temperature of later decoding.")] = 0.0
     k: Annotated[int, Field(ge=1, le=512), Setting("Method", "lookahead", "Lookahead at which the draft is "
     "judged.")] = 4
     seed: Annotated[int, Field(ge=0, lt=2**63), Setting("Measuring", "draws", "Seed of every random choice.")] = 0

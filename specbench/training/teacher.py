@@ -119,9 +119,9 @@ class Teacher:
             parts.append(known[last - count : last])
         return headed(self.network, torch.cat(parts).to(self.device))
 
-    def rows(self, batch: Batch, law: Sampling) -> Tensor:
+    def rows(self, batch: Batch, sampling: Sampling) -> Tensor:
         """[n, V] its distributions there, in float32."""
-        return law(self.logits(batch), self.width)
+        return sampling(self.logits(batch), self.width)
 
 
 def with_states(network: Any, folder: Path, counts: NDArray[np.int64], key: str, expected: int) -> Teacher:

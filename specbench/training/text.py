@@ -118,7 +118,7 @@ def text_parts(sources: Sources, encode: Encode, watch: Watch, manifest: Manifes
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """A prompt to be answered, with its source, and the number of its sample."""
 
     source: Source
@@ -135,17 +135,17 @@ class Asked:
         name, category = self.source.known_as(self.prompt), self.source.category(self.prompt)
         return Example([*self.prompt.ids, *answer], len(self.prompt.ids), category, name)
 
-    def later(self, answer: Sequence[int], chat: Chat | None) -> "Asked | None":
+    def later(self, answer: Sequence[int], chat: Chat | None) -> "Question | None":
         """The next turn of its conversation, after this answer; None if it was the last."""
         prompt = next_turn(self.prompt, answer, self.prompts, chat) if chat else None
         return replace(self, prompt=prompt) if prompt else None
 
 
-def calls(sources: Sources, samples: int, together: int) -> list[list[Asked]]:
+def calls(sources: Sources, samples: int, together: int) -> list[list[Question]]:
     """The prompts of each call: of similar length, the longest first, so that memory runs out at once if at all."""
-    asked = [Asked(*one, sample) for one in sources.asked for sample in range(samples)]
-    asked.sort(key=lambda one: -len(one.prompt.ids))  # stable: ties keep the order of the data
-    return [asked[start : start + together] for start in range(0, len(asked), together)]
+    questions = [Question(*one, sample) for one in sources.questions for sample in range(samples)]
+    questions.sort(key=lambda one: -len(one.prompt.ids))  # stable: ties keep the order of the data
+    return [questions[start : start + together] for start in range(0, len(questions), together)]
 
 
 def answer_parts(
@@ -163,14 +163,14 @@ def answer_parts(
         watch(Progress("prompts", done, total, tokens, time.perf_counter() - began))
 
 
-def answered(decode: Decode, asked: Sequence[Asked], seed: int, chat: Chat | None) -> list[Example]:
+def answered(decode: Decode, questions: Sequence[Question], seed: int, chat: Chat | None) -> list[Example]:
     """The answers to some prompts, and to later turns of their conversations."""
     examples: list[Example] = []
-    while asked:
-        traces = decode([one.prompt.ids for one in asked], [one.seed(seed) for one in asked])
-        answers = [(one, trace.tokens) for one, trace in zip(asked, traces, strict=True)]
+    while questions:
+        traces = decode([one.prompt.ids for one in questions], [one.seed(seed) for one in questions])
+        answers = [(one, trace.tokens) for one, trace in zip(questions, traces, strict=True)]
         examples += [one.example(answer) for one, answer in answers]
-        asked = [after for one, answer in answers if (after := one.later(answer, chat))]
+        questions = [after for one, answer in answers if (after := one.later(answer, chat))]
     return examples
 
 
@@ -183,7 +183,7 @@ def answers_origin(about: Mapping[str, Any], spec: RunSpec, samples: int) -> Ori
         raise UsageError(
             f"{samples} samples per prompt are all the same at temperature 0: give a --temperature, or use one"
         )
-    names = [*(setting.name for setting in group("law", RunSpec)), "max_new_tokens", "ignore_eos"]
+    names = [*(setting.name for setting in group("sampling", RunSpec)), "max_new_tokens", "ignore_eos"]
     decoded: dict[str, Any] = {name: getattr(spec, name) for name in names}
     decoded |= {"samples": samples, "together": max(128, ROWS * spec.batch)}
     decoded["seed"] = spec.seed if spec.temperature else 0

@@ -15,7 +15,7 @@ from specbench.models.checkpoints.names import Checkpoint
 from specbench.models.heads.build import built, joined
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
-from specbench.training.new_heads import Asked, beginning, save_head
+from specbench.training.new_heads import HeadOptions, beginning, save_head
 from tests.support.head_passes import head_of
 from tests.support.tiny import CPU, context_of, network
 
@@ -36,7 +36,7 @@ def deepseek() -> Any:
 @pytest.mark.parametrize("name", ["llama", "latent keys"])
 def test_a_module_takes_what_it_is_said_to_take(name: str, tmp_path: Path) -> None:
     net = deepseek() if name == "latent keys" else network(name, V, dtype=torch.float32)
-    student, layout = beginning("mtp", net, Asked(None, 2, "target"))
+    student, layout = beginning("mtp", net, HeadOptions(None, 2, "target"))
     save_head(student, layout, tmp_path, torch.float32)
     head = head_of(tmp_path)
     hollow = in_dtype(net.config, torch.float32, "sdpa")

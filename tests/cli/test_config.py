@@ -86,7 +86,7 @@ def test_a_preset_is_cells_that_can_be_measured_and_numbers_that_a_row_has(name:
     assert cells
     columns = Cell(RunSpec(), {}).row()
     for published in found.published:
-        told = {key: published[key] for key in found.told if key in published}
+        told = {key: published[key] for key in found.stated if key in published}
         assert any(all(getattr(cell, key) == value for key, value in told.items()) for cell in cells)
         assert set(published) - set(told) <= set(columns)
     assert all((found.summary, found.paper, found.reproduces, found.differs))

@@ -19,7 +19,7 @@ from specbench.settings import declared, group
 from specbench.spec import RunSpec
 from tests.support.frontdoor import Command
 
-LAWS = {setting.name for setting in group("law", RunSpec)}
+LAWS = {setting.name for setting in group("sampling", RunSpec)}
 LAWFUL = ("run", "sweep-k", "recommend", "check", "trace", "tree", "skip-layers", "design-draft")
 OF_ITS_OWN = {"verify": {"temperature"}}  # what re-scores its text knows nothing of how we truncate
 GIVEN = ("--temperature", "0.5", "--top-k", "3", "--top-p", "0.9", "--min-p", "0.1", "--eta", "0.01")
@@ -82,7 +82,7 @@ def test_the_whole_law_reaches_the_job(name: str, job: Any, start: str, monkeypa
     assert {law: settings[law] for law in LAWS} == {
         "temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "eta": 0.01,
     }  # fmt: skip
-    law = Native.law(object(), RunSpec(**{law: settings[law] for law in LAWS}))  # type: ignore[arg-type]
+    law = Native.sampling(object(), RunSpec(**{law: settings[law] for law in LAWS}))  # type: ignore[arg-type]
     assert law == Sampling(0.5, 3, 0.9, 0.1, 0.01)
 
 
@@ -114,12 +114,12 @@ def test_usual_values_of_a_command_stand_in_its_help_and_in_its_settings_and_one
     assert seen == [{"limit": 7, "quiet": False}, {"limit": 3, "seed": 1, "quiet": False}]
     assert "Default: 7." in (settings_of(command)["limit"].help or "")
 
-    @o.options("max_new_tokens", "law", "length", ..., "quiet")
+    @o.options("max_new_tokens", "sampling", "length", ..., "quiet")
     def twice(given: o.Given, own: int = 1) -> None:
         """Nothing."""
 
     names = list(inspect.signature(twice).parameters)
-    assert names == ["max_new_tokens", *(one.name for one in group("law", RunSpec)), "ignore_eos", "own", "quiet"]
+    assert names == ["max_new_tokens", *(one.name for one in group("sampling", RunSpec)), "ignore_eos", "own", "quiet"]
 
 
 def test_an_option_with_several_values_is_given_again(command: Command) -> None:

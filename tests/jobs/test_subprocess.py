@@ -15,7 +15,7 @@ import pytest
 
 import specbench
 from specbench import plugins
-from specbench.jobs.subprocess import Known, Once, Told, how_it_ended, listen
+from specbench.jobs.subprocess import Known, Once, Relay, how_it_ended, listen
 from specbench.results.cells import Cell
 from specbench.spec import RunSpec
 from tests.support.signals import MAIN
@@ -126,7 +126,7 @@ def test_a_process_that_is_killed_in_the_middle_of_a_message_has_ended() -> None
     os.write(theirs.fileno(), struct.pack("!i", 1000) + b"a part of it")
     theirs.close()
     heard: list[str] = []
-    listen(ours, Told([], heard.append))
+    listen(ours, Relay([], heard.append))
     assert heard == ["before"]
 
 

@@ -66,7 +66,7 @@ class Misreporting(Causal):
 
 def broken(backend: Native, spec: RunSpec, what: str) -> Speculate:
     """Speculative sampling, right or wrong in one place."""
-    law = backend.law(spec)
+    law = backend.sampling(spec)
     target, draft = (Causal(backend.network(name), law, backend.width) for name in ("target", "draft"))
     if what == "temperature twice":
         target = Causal(backend.network("target"), replace(law, temperature=law.temperature**2), backend.width)
@@ -147,7 +147,7 @@ def test_the_target_as_its_own_draft_is_always_accepted(bench: Bench) -> None:
 
 def test_another_target_as_draft_of_the_control_is_seen(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the control: a twin that is not the target."""
-    other = lambda model: Causal(bench.backend.network("draft"), model.law, model.width)  # noqa: E731
+    other = lambda model: Causal(bench.backend.network("draft"), model.sampling, model.width)  # noqa: E731
     monkeypatch.setattr(Causal, "twin", other)
     greedy = bench.spec.with_(temperature=0)
     _, accepted, alpha = proofs.control_checks(bench.judge, greedy, bench.spec, bench.prompts[:2])

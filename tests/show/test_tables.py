@@ -30,7 +30,7 @@ from specbench.show.details import (
     why_tables,
 )
 from specbench.show.engines import engines_table, served_tables, turning_said
-from specbench.show.run_output import Shown, category_tables, notes, print_run, rendered, told
+from specbench.show.run_output import Shown, category_tables, notes, notes_below, print_run, rendered
 from specbench.show.tables import best, cells_table, conclusions, context_table, methods_table, sweep_tables
 from specbench.show.text import (
     FEW,
@@ -179,7 +179,7 @@ def test_every_lookahead_is_a_line_with_its_numbers_and_a_failed_one_is_never_be
     assert table.lines[3][:3] == ["8", "mismatch", "–"]
     assert accepted.lines[2][1:5] == [cell_text(swept[2], f"acceptance_at_{i}") for i in range(1, 5)]
     assert not any("best K, measured: 8" in line for line in table.findings)
-    assert "code, chain, K 8: mismatch: greedy output differs" in told([failed.row()], [], Shown())
+    assert "code, chain, K 8: mismatch: greedy output differs" in notes_below([failed.row()], [], Shown())
 
 
 def test_the_terms_add_up_from_the_prediction_to_the_measurement() -> None:

@@ -64,7 +64,7 @@ def test_prompts_that_were_held_out_are_rows_that_are_read_as_they_were(tmp_path
     rows = found.rows(both)
     assert rows["prompt"] == [{"id": both[0], "category": "a", "prompt": "xxxx"}]
     assert [row["turns"] for row in rows["turns"]] == [["Hi", "And?"]]
-    before = {source.known_as(prompt): prompt for source, _, prompt in found.asked}
+    before = {source.known_as(prompt): prompt for source, _, prompt in found.questions}
     for kind, some in rows.items():
         data = [jsonl(tmp_path / f"{kind}.jsonl", *some)]
         (again,) = read(data, spelled, ChatSettings(Spelled(), answer=4)).sets

@@ -62,9 +62,9 @@ def settings_of(spec: RunSpec, eos: Sequence[int]) -> dict[str, Any]:
     found: dict[str, Any] = {"max_new_tokens": spec.max_new_tokens, "eos_token_id": list(eos) or None}
     if spec.temperature == 0:
         return {**found, "do_sample": False}
-    law = {"top_p": spec.top_p, "min_p": spec.min_p, "eta_cutoff": spec.eta}
+    sampling = {"top_p": spec.top_p, "min_p": spec.min_p, "eta_cutoff": spec.eta}
     drawn = {"do_sample": True, "temperature": spec.temperature, "top_k": spec.top_k or 0}  # its default is 50
-    return {**found, **drawn, **{name: value for name, value in law.items() if value is not None}}
+    return {**found, **drawn, **{name: value for name, value in sampling.items() if value is not None}}
 
 
 @dataclass

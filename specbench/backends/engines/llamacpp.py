@@ -93,13 +93,13 @@ class Server(Listening):
     def decode(
         self, spec: RunSpec, prompts: Prompts, seeds: Sequence[int], ends: Sequence[int]
     ) -> tuple[list[Finished], float]:
-        asked = [body_of(spec, *one) for one in zip(prompts, seeds, strict=True)]
+        bodies = [body_of(spec, *one) for one in zip(prompts, seeds, strict=True)]
         lines, began = Lines(), time.perf_counter()
         if spec.batch == 1:
-            found = [self._complete(one, lines) for one in asked]
+            found = [self._complete(one, lines) for one in bodies]
         else:
             sent = sent_at(
-                [0.0] * len(asked), lambda number: self._complete(asked[number], lines), spec.batch,
+                [0.0] * len(bodies), lambda number: self._complete(bodies[number], lines), spec.batch,
                 hang_up=lines.hang_up,
             )  # fmt: skip
             found = [one.answer for one in sent]
@@ -126,10 +126,10 @@ class Server(Listening):
 
 def body_of(spec: RunSpec, prompt: Sequence[int], seed: int) -> dict[str, Any]:
     """The body of a completion request; the server keeps nothing between requests."""
-    law = {"temperature": spec.temperature, "top_k": spec.top_k or 0, "top_p": spec.top_p or 1.0}
+    sampling = {"temperature": spec.temperature, "top_k": spec.top_k or 0, "top_p": spec.top_p or 1.0}
     how = {"samplers": LAW, "seed": seed % (1 << 31), "ignore_eos": spec.ignore_eos, "min_p": spec.min_p or 0.0}
     kept = {"cache_prompt": False, "return_tokens": True, "stream": False}
-    return {"prompt": list(prompt), "n_predict": spec.max_new_tokens, **law, **how, **kept}
+    return {"prompt": list(prompt), "n_predict": spec.max_new_tokens, **sampling, **how, **kept}
 
 
 def finished(text: str, seconds: float) -> Finished:

@@ -312,18 +312,18 @@ def sent_at(
     The first failure ends all: no more requests are sent, `hang_up` aborts those in flight, and
     the error is raised. An interrupt does the same.
     """
-    asked: list[Future[tuple[A, float]]] = [Future() for _ in times]
+    replies: list[Future[tuple[A, float]]] = [Future() for _ in times]
     due: SimpleQueue[int | None] = SimpleQueue()
     held: list[bool] = []
 
     def serve() -> None:
         while (number := due.get()) is not None:
-            if asked[number].set_running_or_notify_cancel():
+            if replies[number].set_running_or_notify_cancel():
                 try:
                     late = max(timer.now() - began - times[number], 0.0)
-                    asked[number].set_result((ask(number), late))
+                    replies[number].set_result((ask(number), late))
                 except BaseException as error:
-                    asked[number].set_exception(error)
+                    replies[number].set_exception(error)
 
     places: list[Thread] = []
     try:
@@ -337,12 +337,12 @@ def sent_at(
             timer.sleep(max(began + at - timer.now(), 0.0))
             under_way = [one for one in under_way if not ended(one)]
             held.append(len(under_way) >= most)
-            under_way.append(asked[number])
+            under_way.append(replies[number])
             due.put(number)
-        wait(asked, return_when=FIRST_EXCEPTION)
-        found = [one.result() for one in asked if ended(one)]
+        wait(replies, return_when=FIRST_EXCEPTION)
+        found = [one.result() for one in replies if ended(one)]
     except BaseException:  # also on an interrupt: requests that wait for a slot would still be sent
-        for one in asked:
+        for one in replies:
             one.cancel()
         hang_up()
         raise

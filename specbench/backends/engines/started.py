@@ -220,8 +220,8 @@ class Started(Server):
     def look(self, spec: RunSpec, client: Client) -> None:
         """Let it answer a request. UnusableModelError for an arm that drafts nothing, or a baseline that drafts."""
         before = client.counters()
-        law: dict[str, Any] = {"temperature": 0.0, "top_k": None, "top_p": None, "min_p": None}
-        quiet = spec.with_(**law, max_new_tokens=PROBED, ignore_eos=True, request_field=None)
+        sampling: dict[str, Any] = {"temperature": 0.0, "top_k": None, "top_p": None, "min_p": None}
+        quiet = spec.with_(**sampling, max_new_tokens=PROBED, ignore_eos=True, request_field=None)
         answer = client.complete(request_of(quiet, PROBE.encode(), 0, client.dialect))
         after = client.drained()
         window = after.since(before).record(1) if before and after else None

@@ -127,9 +127,9 @@ def finished(said: Mapping[str, Any], seconds: float) -> Finished:
 
 def draw(spec: RunSpec, seed: int, ends: Sequence[int]) -> dict[str, Any]:
     """The sampling parameters of a spec as arguments of SamplingParams."""
-    law = {"temperature": spec.temperature, "top_p": spec.top_p or 1.0, "top_k": spec.top_k or 0}
+    sampling = {"temperature": spec.temperature, "top_p": spec.top_p or 1.0, "top_k": spec.top_k or 0}
     length = {"max_tokens": spec.max_new_tokens, "ignore_eos": spec.ignore_eos, "stop_token_ids": list(ends)}
-    return {**law, **length, "seed": seed % (1 << 31), "detokenize": False}
+    return {**sampling, **length, "seed": seed % (1 << 31), "detokenize": False}
 
 
 def cache(spec: RunSpec, pair: CheckedPair, places: int) -> int:
@@ -221,19 +221,19 @@ def folder_of(name: str, pair: CheckedPair) -> str:
     return str(files_of(role)[0] if role.head is None else role.head.head.folder)
 
 
-def notes_on(spec: RunSpec, pair: CheckedPair, asked: Mapping[str, Any] | None) -> Sequence[str]:
+def notes_on(spec: RunSpec, pair: CheckedPair, config: Mapping[str, Any] | None) -> Sequence[str]:
     """Differences of vLLM that change numbers."""
-    if asked is None:
+    if config is None:
         return []
     found = []
-    if asked["method"] in ("ngram", "suffix"):
+    if config["method"] in ("ngram", "suffix"):
         found.append("steps without a draft are counted, but not where they were")
-    if asked["method"] == "draft_model" and spec.temperature > 0:
+    if config["method"] == "draft_model" and spec.temperature > 0:
         found.append(
             "drafts are sampled from the draft's distribution (draft_sample_method probabilistic; its default is "
             "greedy)"
         )
-    if asked["method"] == "eagle3" and spec.temperature > 0:
+    if config["method"] == "eagle3" and spec.temperature > 0:
         found.append("heads sample their drafts, too (draft_sample_method probabilistic)")
     if spec.temperature > 0 and pair.device.type == "cpu":
         found.append(BUG)

@@ -35,15 +35,15 @@ class Engine:
     def decode(self, prompts: list[list[int]], draws: list[dict[str, Any]]) -> dict[str, Any]:
         from vllm import SamplingParams
 
-        asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
         params = [SamplingParams(**draw) for draw in draws]
         began = time.perf_counter()
-        outputs = self.llm.generate(asked, params, use_tqdm=False)
+        outputs = self.llm.generate(requests, params, use_tqdm=False)
         seconds = time.perf_counter() - began
-        return {"seconds": seconds, "found": [told(one, seconds) for one in outputs]}
+        return {"seconds": seconds, "found": [summary(one, seconds) for one in outputs]}
 
 
-def told(output: Any, seconds: float) -> dict[str, Any]:
+def summary(output: Any, seconds: float) -> dict[str, Any]:
     """The results of one prompt: its new tokens, seconds to the first, and every round with a draft."""
     completion, times = output.outputs[0], output.metrics
     drafting = getattr(completion, "spec_decode_metrics", None)

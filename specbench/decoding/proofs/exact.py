@@ -224,8 +224,8 @@ def sequence_error(
     together: bool = False,
 ) -> float:
     """Error of the distribution of whole sequences of up to `new` tokens, over as many rounds as they take."""
-    law = sequence_law(method, target.shape[1], new, prompt, eos, together)
-    return error(law, autoregressive(target, prompt, new, eos))
+    distribution = sequence_law(method, target.shape[1], new, prompt, eos, together)
+    return error(distribution, autoregressive(target, prompt, new, eos))
 
 
 def sequence_law(
@@ -254,11 +254,11 @@ def sequence_law(
     return done
 
 
-def error(law: Tensor, target: Tensor) -> float:
+def error(distribution: Tensor, target: Tensor) -> float:
     """Greatest absolute difference; infinite if a number is NaN, or has weight where the target has none."""
-    if law[target == 0].any() or not law.isfinite().all():
+    if distribution[target == 0].any() or not distribution.isfinite().all():
         return torch.inf
-    return (law - target).abs().max().item()
+    return (distribution - target).abs().max().item()
 
 
 # --- methods ----------------------------------------------------------------------------------------------------------

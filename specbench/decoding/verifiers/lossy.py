@@ -247,8 +247,8 @@ class AtRates:
     chances: Tensor
 
     def bernoulli(self, probs: Tensor, stream: Stream) -> Tensor:
-        asked = instead_of(probs, self.chances) if stream is Stream.ACCEPT else probs
-        return self.inner.bernoulli(asked, stream)
+        used = instead_of(probs, self.chances) if stream is Stream.ACCEPT else probs
+        return self.inner.bernoulli(used, stream)
 
     def categorical(self, probs: Tensor, stream: Stream) -> Tensor:
         return self.inner.categorical(probs, stream)

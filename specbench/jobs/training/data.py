@@ -146,7 +146,7 @@ def tokens(
 ) -> TokenCache:
     """The token cache, filled if incomplete."""
     networks = networks_of(backend, PURPOSE)
-    asked = spec if source.answer_temperature is None else spec.with_(temperature=source.answer_temperature)
+    answering = spec if source.answer_temperature is None else spec.with_(temperature=source.answer_temperature)
     target = networks.network("target")
     about = described(found, backend.describe(), target, networks.tokenizer, networks.width)
     watch = Reported(err, "answered" if source.generate else "read")
@@ -155,10 +155,10 @@ def tokens(
         return cached(folder, origin, partial(text_parts, found, backend.encode, watch), lambda: found.left_out)
 
     def parts(manifest: Manifest) -> Iterator[Sequence[Example]]:
-        decode = backend.prepare(asked, found.longest)
+        decode = backend.prepare(answering, found.longest)
         return answer_parts(decode, found, backend.chat, watch, manifest)
 
-    origin = answers_origin(about, asked, source.samples_per_prompt)
+    origin = answers_origin(about, answering, source.samples_per_prompt)
     return cached(folder, origin, parts, lambda: found.left_out, size=0)
 
 

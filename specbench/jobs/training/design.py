@@ -88,8 +88,8 @@ class Design:
     def identity(self) -> dict[str, Any]:
         """The values that must match to continue a design."""
         names = ("budgets", "depths", "count", "k_max", "repeat", "rungs")
-        asked = {name: getattr(self, name) for name in names} | {"source": self.source.identity}
-        return {**asked, "recipe": self.recipe.model_dump(mode="json"), "spec": self.spec.key}
+        settings = {name: getattr(self, name) for name in names} | {"source": self.source.identity}
+        return {**settings, "recipe": self.recipe.model_dump(mode="json"), "spec": self.spec.key}
 
     @property
     def steps(self) -> list[int]:
@@ -175,9 +175,9 @@ class Design:
             before = self.steps[number - 1] if number else 0
             begin = Start(str(self.draft(one, before))) if before else Start(**asdict(one.shape))
             recipe = self.recipe.model_copy(update={"tokens": tokens - before, "seed": self.recipe.seed + number})
-            asked = replace(draft, start=begin, recipe=recipe, output=self.draft(one, tokens))
+            job = replace(draft, start=begin, recipe=recipe, output=self.draft(one, tokens))
             try:
-                alpha = trained(asked, given, self.err)[1].figures.alpha
+                alpha = trained(job, given, self.err)[1].figures.alpha
             except DivergedError as error:  # the others continue
                 say(self.err, [f"note: {error}"])
                 alpha = 0.0

@@ -21,7 +21,7 @@ from specbench.models.heads.recognition import WORDS, Head
 from specbench.models.network.passes import windows_of
 from specbench.models.network.sampling import SIZE, reduce_head
 from specbench.training.heads import HeadLesson, Masked
-from specbench.training.new_heads import Asked, HeadKind, beginning, save_head
+from specbench.training.new_heads import HeadKind, HeadOptions, beginning, save_head
 from specbench.training.pruning import Keep, pruned
 from specbench.training.recipe import Recipe
 from specbench.training.start import Shape, fresh, save_draft, sized
@@ -118,13 +118,13 @@ def refuse_vocabulary(vocabulary: int | None, config: Any) -> None:
         raise UsageError(f"--draft-vocabulary {vocabulary}: the target knows {size} tokens")
 
 
-def begun(asked: Start, given: Teaching, recipe: Recipe, folder: Path | None) -> Any:
+def begun(plan: Start, given: Teaching, recipe: Recipe, folder: Path | None) -> Any:
     """The initial network, on the teacher's device; folder: of a continued run, whose draft has its shape."""
     if folder is not None:
         return loaded(str(folder), given)
-    student = first(asked, given, recipe)
-    if asked.vocabulary is not None:
-        ids = most_frequent(given.cache.counts(), asked.vocabulary, given.special)
+    student = first(plan, given, recipe)
+    if plan.vocabulary is not None:
+        ids = most_frequent(given.cache.counts(), plan.vocabulary, given.special)
         student = reduce_head(student, ids)
     return student.to(given.teacher.device)
 
@@ -136,27 +136,27 @@ def save_network(network: Any, folder: Path, tokenizer: Any, dtype: torch.dtype 
     save_draft(network, folder, dtype)
 
 
-def first(asked: Start, given: Teaching, recipe: Recipe) -> Any:
+def first(plan: Start, given: Teaching, recipe: Recipe) -> Any:
     """The network with the full vocabulary."""
-    if asked.begin == FRESH:
-        shape = shape_of(asked, given.network.config)
+    if plan.begin == FRESH:
+        shape = shape_of(plan, given.network.config)
         weight = given.network.get_input_embeddings().weight
         return fresh(shape, given.network.config, recipe.seed, embedding=weight)
-    if asked.begin == PRUNED:
+    if plan.begin == PRUNED:
         examples = given.cache.train
         step = max(len(examples) // TEXTS, 1)
         texts = [examples[number].ids[:LONGEST] for number in range(0, len(examples), step)][:TEXTS]
-        return pruned(given.network, layers=asked.layers, hidden=asked.hidden, keep=asked.keep, texts=texts)
-    return loaded(asked.begin, given)
+        return pruned(given.network, layers=plan.layers, hidden=plan.hidden, keep=plan.keep, texts=texts)
+    return loaded(plan.begin, given)
 
 
-def shape_of(asked: Start, config: Any) -> Shape:
+def shape_of(plan: Start, config: Any) -> Shape:
     """The shape of a fresh draft: by default two layers of half the target's width."""
-    layers = asked.layers or 2
-    if asked.parameters is not None:
-        return sized(asked.parameters, layers, config, asked.vocabulary)
+    layers = plan.layers or 2
+    if plan.parameters is not None:
+        return sized(plan.parameters, layers, config, plan.vocabulary)
     half = config.get_text_config(decoder=True).hidden_size // 2
-    return Shape.of(layers, asked.hidden or max(half - half % 32, 32), asked.intermediate, asked.heads, asked.kv_heads)
+    return Shape.of(layers, plan.hidden or max(half - half % 32, 32), plan.intermediate, plan.heads, plan.kv_heads)
 
 
 def loaded(name: str, given: Teaching) -> Any:
@@ -212,8 +212,8 @@ class HeadStart:
         ids = None
         if self.vocabulary is not None and self.vocabulary < given.teacher.width:
             ids = most_frequent(given.cache.counts(), self.vocabulary, given.special)
-        asked = Asked(ids, self.steps, given.verifier, self.intermediate, recipe.seed)
-        return head_begun(self.kind, f"a fresh {WORDS[self.kind]} head", given, recipe, asked)
+        options = HeadOptions(ids, self.steps, given.verifier, self.intermediate, recipe.seed)
+        return head_begun(self.kind, f"a fresh {WORDS[self.kind]} head", given, recipe, options)
 
 
 @dataclass(frozen=True)
@@ -237,9 +237,9 @@ class MtpStart:
         self.found()
 
     def begun(self, given: Teaching, recipe: Recipe, folder: Path | None) -> Begun:
-        asked = Asked(None, self.steps, given.verifier, seed=recipe.seed, begin=self.found())
+        options = HeadOptions(None, self.steps, given.verifier, seed=recipe.seed, begin=self.found())
         words = "a fresh MTP module" if self.begin is None else f"the MTP module of {self.begin}"
-        return head_begun("mtp", words, given, recipe, asked)
+        return head_begun("mtp", words, given, recipe, options)
 
     def found(self) -> Head | None:
         """The MTP module to start from. UnusableModelError if it is not a module of the target."""
@@ -256,9 +256,9 @@ class MtpStart:
         return head
 
 
-def head_begun(kind: HeadKind, words: str, given: Teaching, recipe: Recipe, asked: Asked) -> Begun:
+def head_begun(kind: HeadKind, words: str, given: Teaching, recipe: Recipe, options: HeadOptions) -> Begun:
     """A head with its lesson. A continued run builds the same by its seed; the checkpoint has the weights."""
-    student, layout = beginning(kind, given.network, asked)
+    student, layout = beginning(kind, given.network, options)
     known = getattr(student.config, SIZE, None)
     vocabulary = "" if known is None else f", a vocabulary of {known:,} tokens"
     read = ", ".join("the last hidden state" if tap == "z" else f"h[{tap}]" for tap in student.head.taps)
@@ -267,7 +267,7 @@ def head_begun(kind: HeadKind, words: str, given: Teaching, recipe: Recipe, aske
         words=words,
         shape=f"{parameters_of(student):,} parameters{vocabulary}, reads {read}",
         save=lambda trained, place: save_head(trained, layout, place, given.dtype),
-        lesson=HeadLesson(given.teacher, student.head.taps, given.cache, recipe, asked.steps),
+        lesson=HeadLesson(given.teacher, student.head.taps, given.cache, recipe, options.steps),
         card={"what": f"head ({WORDS[kind]})", "alpha": ALPHA},
         command="run",
     )

@@ -81,47 +81,43 @@ class Draft:
         }
 
 
-def start(asked: Draft, style: Format, quiet: bool) -> None:
+def start(job: Draft, style: Format, quiet: bool) -> None:
     """Train a draft into its folder and print its evaluation; continue if the folder has a started training.
 
     If several processes train, one per device, the first of them writes and prints.
     """
     err = console(quiet)
-    with locked(asked.output):
-        given, tokens = ready(asked, asked.identity, err, again=asked.hours is not None)
-        run = Training(asked, given, tokens, err)
+    with locked(job.output):
+        given, tokens = ready(job, job.identity, err, again=job.hours is not None)
+        run = Training(job, given, tokens, err)
         done = run.train()
     if is_first():
         rows = [{"category": name, **asdict(one)} for name, one in done.categories.items()]
-        title = (
-            f"held-out text, temperature {asked.recipe.temperature:g}, after {done.progress.tokens:,} learned tokens"
-        )
-        print_worth(rows, ("category", "tokens"), title, asked.recipe, style)
+        title = f"held-out text, temperature {job.recipe.temperature:g}, after {done.progress.tokens:,} learned tokens"
+        print_worth(rows, ("category", "tokens"), title, job.recipe, style)
         say(err, run.conclusion(done))
 
 
-def boost(asked: Draft, drafts: int, style: Format, quiet: bool) -> None:
+def boost(job: Draft, drafts: int, style: Format, quiet: bool) -> None:
     """Train several drafts into folders 1, 2, … of the output and print their acceptance, alone and together."""
     err = console(quiet)
-    asked = replace(asked, source=replace(asked.source, cache=asked.source.cache or asked.output / CACHE))
+    job = replace(job, source=replace(job.source, cache=job.source.cache or job.output / CACHE))
     rows, earlier = list[dict[str, Any]](), list[Any]()
-    with locked(asked.output):
-        given, _ = ready(asked, {**asked.identity, "drafts": drafts}, err, again=True)
+    with locked(job.output):
+        given, _ = ready(job, {**job.identity, "drafts": drafts}, err, again=True)
         for number in range(1, drafts + 1):
             say(err, [f"draft {number}:"])
-            recipe = asked.recipe.model_copy(update={"seed": asked.recipe.seed + number - 1})
-            part = replace(asked, output=asked.output / str(number), recipe=recipe)
+            recipe = job.recipe.model_copy(update={"seed": job.recipe.seed + number - 1})
+            part = replace(job, output=job.output / str(number), recipe=recipe)
             student, _ = trained(part, given, err, tuple(earlier))
-            rows.append({"draft": number, **worth(student, given, asked.recipe, earlier)})
+            rows.append({"draft": number, **worth(student, given, job.recipe, earlier)})
             earlier.append(student)
     if is_first():
         both = "tokens that it or an earlier draft likes best"
-        print_worth(rows, ("draft",), "held-out text", asked.recipe, style, {both: "together"})
-        folder = Path(clean_path(asked.output))
+        print_worth(rows, ("draft",), "held-out text", job.recipe, style, {both: "together"})
+        folder = Path(clean_path(job.output))
         models = [f"--model {name}={folder / str(n)}" for n, name in enumerate(NAMES[1:], 2)]
-        line = (
-            f"specbench run --target {asked.settings.get('target', 'demo')} --draft {folder / '1'} {' '.join(models)}"
-        )
+        line = f"specbench run --target {job.settings.get('target', 'demo')} --draft {folder / '1'} {' '.join(models)}"
         line += f" --method boosted-merge{unseen(folder / '1', given)}"
         if drafts != len(NAMES):
             line = f"boosted-merge names {len(NAMES)} drafts: for {drafts}, copy configs/methods/boosted-merge.yaml"
@@ -158,18 +154,18 @@ def console(quiet: bool) -> Console:
     return Console(stderr=True, quiet=quiet or not is_first())
 
 
-def ready(asked: Draft, identity: Mapping[str, Any], err: Console, again: bool) -> tuple[Teaching, int | None]:
+def ready(job: Draft, identity: Mapping[str, Any], err: Console, again: bool) -> tuple[Teaching, int | None]:
     """The teacher with its text, and the result of `record_of`, which checks the folder before any reading."""
     with process_state().main_process_first():
-        tokens = record_of(asked.output, identity)
-        given = (asked.settings, asked.source, asked.recipe, asked.output, err, asked.start.check)
+        tokens = record_of(job.output, identity)
+        given = (job.settings, job.source, job.recipe, job.output, err, job.start.check)
         return teaching(*given, again=again), tokens
 
 
-def trained(asked: Draft, given: Teaching, err: Console, earlier: Sequence[Any] = ()) -> tuple[Any, Trained]:
+def trained(job: Draft, given: Teaching, err: Console, earlier: Sequence[Any] = ()) -> tuple[Any, Trained]:
     """Train a draft of a loaded target to be combined with earlier ones; the student and its results."""
-    with locked(asked.output):
-        run = Training(asked, given, record_of(asked.output, asked.identity), err, earlier)
+    with locked(job.output):
+        run = Training(job, given, record_of(job.output, job.identity), err, earlier)
         return run.student, run.train()
 
 
@@ -193,7 +189,7 @@ def locked(folder: Path) -> Iterator[None]:
 class Training:
     """A training run in its folder. tokens: the number to learn, if measured and not given."""
 
-    asked: Draft
+    job: Draft
     given: Teaching
     tokens: int | None
     err: Console
@@ -201,9 +197,9 @@ class Training:
     made: Begun = field(init=False)
 
     def __post_init__(self) -> None:
-        folder = self.asked.output
+        folder = self.job.output
         going_on = newest_checkpoint(folder / CHECKPOINTS) is not None
-        self.made = self.asked.start.begun(self.given, self.asked.recipe, folder if going_on else None)
+        self.made = self.job.start.begun(self.given, self.job.recipe, folder if going_on else None)
         say(self.err, [f"{'continuing' if going_on else 'draft:'} {self.made.words}: {self.made.shape}"])
 
     @property
@@ -212,15 +208,15 @@ class Training:
 
     def train(self) -> Trained:
         """Train to the end; leaves the best draft in the folder, with a card and the whole curve."""
-        kept = Kept(self.asked.output / CHECKPOINTS, self.keep, self.asked.minutes * 60)
+        kept = Kept(self.job.output / CHECKPOINTS, self.keep, self.job.minutes * 60)
         data = (self.given.teacher, self.given.cache, self.timed())
-        weights = partial(missed, self.earlier) if self.earlier and self.asked.boosted else None
+        weights = partial(missed, self.earlier) if self.earlier and self.job.boosted else None
         try:
             with shown(self.err) as watch:
                 done = Run(self.student, *data, kept, watch, weights, self.earlier, self.made.lesson).trained()
         except DivergedError as error:
             raise DivergedError(
-                f"{error}: {clean_path(self.asked.output)} has the best draft before that; try a smaller --rate, "
+                f"{error}: {clean_path(self.job.output)} has the best draft before that; try a smaller --rate, "
                 "another --output"
             ) from error
         if is_first():
@@ -229,20 +225,20 @@ class Training:
 
     def timed(self) -> Recipe:
         """The recipe with as many tokens as the hours allow, measured once and then kept."""
-        recipe, hours = self.asked.recipe, self.asked.hours
+        recipe, hours = self.job.recipe, self.job.hours
         if hours is None:
             return recipe
         if self.tokens is None:
             found = pace(self.student, self.given.teacher, self.given.cache, recipe, self.made.lesson)
             self.tokens = found.tokens(hours * 3600, recipe.evaluations)
             if is_first():
-                write_record(self.asked.output, self.asked.identity, self.tokens)
+                write_record(self.job.output, self.job.identity, self.tokens)
             say(self.err, [f"{found.speed:.0f} tokens/s here: {self.tokens:,} tokens in {hours:g} h"])
         return recipe.model_copy(update={"tokens": self.tokens})
 
     def keep(self, student: Any, done: Trained) -> None:
         """Save the draft as a ready-to-use checkpoint, with its card."""
-        self.made.save(student, self.asked.output)
+        self.made.save(student, self.job.output)
         self.write_card(done)
 
     def write_card(self, done: Trained) -> None:
@@ -254,21 +250,21 @@ class Training:
             shape=self.made.shape,
             parameters=parameters_of(self.student),
             data=self.given.data,
-            licence=self.asked.licence or self.given.licence or "unknown",
-            command=self.asked.command,
+            licence=self.job.licence or self.given.licence or "unknown",
+            command=self.job.command,
             **self.made.card,
         )
-        text = model_card(made, self.asked.recipe, done)
-        replace_text(self.asked.output / "README.md", text)
+        text = model_card(made, self.job.recipe, done)
+        replace_text(self.job.output / "README.md", text)
         curve = pd.DataFrame(curve_rows(done.progress.curve))
-        replace_text(self.asked.output / CURVE, curve.to_csv(index=False))
+        replace_text(self.job.output / CURVE, curve.to_csv(index=False))
         for file, rows in self.given.held_out.items():
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            replace_text(self.asked.output / file, "".join(lines))
+            replace_text(self.job.output / file, "".join(lines))
 
     def conclusion(self, done: Trained) -> Sequence[str]:
-        folder, target = clean_path(self.asked.output), self.given.target
-        coverage = self.given.coverage(self.student, self.asked.recipe)
+        folder, target = clean_path(self.job.output), self.given.target
+        coverage = self.given.coverage(self.student, self.job.recipe)
         reach = [] if coverage is None else [f"its vocabulary covers {coverage:.1%} of the target's tokens"]
         return [
             f"{done.ended}: the best draft is in {folder}",

@@ -93,7 +93,7 @@ class Vocabularies:
             return self.wanted
         return "common" if max(self.shares) >= USEFUL or not self.writable else "strings"
 
-    def told(self, number: int) -> list[int]:
+    def special_ids(self, number: int) -> list[int]:
         """The draft's tokens for a special token of the target: its own of that meaning, or the letters of its name."""
         back = {ours: theirs for theirs, ours in self.specials.items()}
         if number in back:
@@ -116,7 +116,7 @@ class Vocabularies:
         """The prefix of the draft's tokenizer, unless the text begins with a token of the same meaning."""
         plain, around = self.draft.encode("a"), list(self.draft.tokenizer.encode("a"))
         before = around[: around.index(plain[0])] if plain and plain[0] in around else []
-        said = self.told(ids[0]) if ids and ids[0] in self.target.special else []
+        said = self.special_ids(ids[0]) if ids and ids[0] in self.target.special else []
         return [] if said == before else before
 
     def own(self, part: Sequence[int], first: bool) -> list[int]:
@@ -124,7 +124,7 @@ class Vocabularies:
         beginning of a text, where tokenizers may add a space."""
         text = b"".join(self.target.tokens.get(number, b"") for number in part)
         if part[0] in self.target.special:
-            ids = self.told(part[0])
+            ids = self.special_ids(part[0])
         else:
             ids = self.draft.beginning(text.removeprefix(self.target.begins)) if first else self.draft.fragment(text)
         return [number if number < self.draft_width else self.draft.unknown for number in ids]
@@ -147,7 +147,7 @@ class Vocabularies:
     def pieces(self) -> list[list[int]]:
         """The draft's tokens for every id of the target's head."""
         found = {ours: [theirs] for ours, theirs in self.common}
-        found |= {number: self.told(number) for number in self.target.special if number not in found}
+        found |= {number: self.special_ids(number) for number in self.target.special if number not in found}
         rest = [number for number in self.target.tokens if number not in found]
         found |= dict(zip(rest, self.draft.fragments([self.target.tokens[n] for n in rest]), strict=True))
         unknown = [self.draft.unknown]

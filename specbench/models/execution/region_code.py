@@ -325,14 +325,14 @@ class Regional:
     """A function with the shapes of its first call, which records and compiles it; later ones run its program.
 
     It must be called with tensors of the same shapes, and captured tensors must keep their
-    addresses. otherwise: the fallback if it cannot be cut; `told` receives the reason.
+    addresses. otherwise: the fallback if it cannot be cut; `on_failure` receives the reason.
     """
 
     function: Callable[..., Any]
     regions: Regions
     otherwise: Callable[[Callable[..., Any]], Callable[..., Any]]
     frozen: bool = True
-    told: Callable[[str], None] = field(default=lambda reason: None, repr=False)
+    on_failure: Callable[[str], None] = field(default=lambda reason: None, repr=False)
     _call: Callable[..., Any] | None = field(default=None, init=False, repr=False)
 
     def __call__(self, *args: Tensor) -> Any:
@@ -344,7 +344,7 @@ class Regional:
         except (UncutError, RuntimeError) as error:  # the fallback reports its own errors again
             if out_of_memory(error):
                 raise
-            self.told(first_line(error))
+            self.on_failure(first_line(error))
             self._call = self.otherwise(self.function)
             return self._call(*args)
         return found.result

@@ -51,9 +51,9 @@ def joined(target: Causal, head: Any, depth: int) -> tuple[Causal, Recursive | T
     if it drafts fewer tokens.
     """
     tapped = Tapped(target.network, head.taps)
-    judge = Causal(tapped, target.law, target.width, target.fixed, memory=target.memory)
+    judge = Causal(tapped, target.sampling, target.width, target.fixed, memory=target.memory)
     made = Together if head.at_once else Recursive
-    drafts = made(head, Taps(judge, tapped), target.law, target.width, depth, target.fixed, target.memory.beside())
+    drafts = made(head, Taps(judge, tapped), target.sampling, target.width, depth, target.fixed, target.memory.beside())
     return judge, drafts
 
 
@@ -63,4 +63,4 @@ def through_masks(draft: Causal, name: str, depth: int) -> Together:
     UnusableModelError if its configuration names no mask.
     """
     head = Pard(draft.network, draft.width, name)
-    return Together(head, None, draft.law, draft.width, depth, draft.fixed, draft.memory)
+    return Together(head, None, draft.sampling, draft.width, depth, draft.fixed, draft.memory)

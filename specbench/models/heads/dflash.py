@@ -299,8 +299,8 @@ class DFlash(Parallel, nn.Module):
         x = (self.embed_tokens or self.target.embed)(ids)
         angles = self.rotary_emb(x, at)
         for number, layer in enumerate(self.layers):
-            told = {"attention_mask": mask_for(masks, self.config, number), "position_embeddings": angles}
-            x = layer(x, past_key_values=places.cache, **told)
+            keywords = {"attention_mask": mask_for(masks, self.config, number), "position_embeddings": angles}
+            x = layer(x, past_key_values=places.cache, **keywords)
         whole = self.norm(x[:, : self.first + depth])
         states = whole[:, self.first :]
         carried = None if self.markov_head is None else self.markov_head.begin(whole[:, : self.first], pending)

@@ -163,9 +163,9 @@ class Eagle3(Recurrent):
     def through(self, embedded: Tensor, states: Tensor, positions: Tensor, masks: Any, cache: Any) -> Tensor:
         angles = self.rotary_emb(states, positions)
         for number, layer in enumerate(self.layers):
-            told = {"attention_mask": mask_for(masks, self.config, number), "position_embeddings": angles}
-            told["past_key_values"] = cache
-            states = layer(states, **told) if number else layer(embedded, states, **told)
+            keywords = {"attention_mask": mask_for(masks, self.config, number), "position_embeddings": angles}
+            keywords["past_key_values"] = cache
+            states = layer(states, **keywords) if number else layer(embedded, states, **keywords)
         return states
 
     def logits(self, normed: Tensor) -> Tensor:
@@ -213,8 +213,8 @@ class Mtp(Recurrent):
         x = self.proj(torch.cat([state, token] if self.hidden_first else [token, state], -1))
         mask = next(iter(masks.values())) if isinstance(masks, dict) else masks
         angles = self.target.angles(x, positions)
-        told = {"attention_mask": mask, "position_ids": positions, "position_embeddings": angles}
-        found: Tensor = self.layer(x, past_key_values=cache, **told)
+        keywords = {"attention_mask": mask, "position_ids": positions, "position_embeddings": angles}
+        found: Tensor = self.layer(x, past_key_values=cache, **keywords)
         return found
 
 

@@ -18,7 +18,7 @@ from specbench.decoding.tokens import TokenTree, constant
 from specbench.decoding.types import Context, Verdict
 from specbench.errors import UsageError
 from specbench.models.heads.taps import Taps
-from specbench.models.network.caches import OWN, Memory, RowStaticCache
+from specbench.models.network.caches import Memory, RowStaticCache
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 
@@ -77,10 +77,10 @@ class Recursive:
     static: ClassVar[bool] = True
 
     def __init__(
-        self, head: Any, taps: Taps, law: Sampling, width: int, depth: int, fixed: bool = False, memory: Memory = OWN
+        self, head: Any, taps: Taps, sampling: Sampling, width: int, depth: int, fixed: bool, memory: Memory
     ) -> None:
         self.pairs, self.depth = Pairs(head, taps), depth
-        self.model = Causal(self.pairs, law, width, fixed, memory=memory)
+        self.model = Causal(self.pairs, sampling, width, fixed, memory=memory)
 
     def start(self, context: Context) -> None:
         self.pairs.committed = True

@@ -146,7 +146,7 @@ class Together:
         self,
         head: Parallel,
         taps: Taps | None,
-        law: Sampling,
+        sampling: Sampling,
         width: int,
         depth: int,
         fixed: bool = False,
@@ -156,7 +156,7 @@ class Together:
             raise UsageError(
                 f"this head drafts {head.steps} tokens and no more: use --k {head.steps} or less, not {depth}"
             )
-        self.head, self.taps, self.law, self.width, self.depth = head, taps, law, width, max(depth, 1)
+        self.head, self.taps, self.sampling, self.width, self.depth = head, taps, sampling, width, max(depth, 1)
         self.fixed, self.memory = fixed, memory
         self.known = None if head.known is None else head.known[head.known < width]
         self.places: Places | None = None
@@ -271,7 +271,7 @@ class Together:
         return None if found is None else found[:, 0]
 
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
-        return proper_rows(context, self.law, logits, self.width, self.known)
+        return proper_rows(context, self.sampling, logits, self.width, self.known)
 
     def _refuse(self, tokens: int) -> None:
         if tokens > self.depth:

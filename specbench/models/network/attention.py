@@ -134,7 +134,7 @@ def parts_of(rows: int, heads: int, keys: int, workers: int, kind: str = "cpu") 
 def in_parts(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, parts: int) -> Tensor:
     """[B, H', q, D] attention of query [B, H', q, D] over key and value [B, H', L, D]; mask [B or 1, 1, q or 1, L] is
     added. Remaining keys form a separate part."""
-    rows, heads, asked, _ = query.shape
+    rows, heads, positions, _ = query.shape
     whole, alone = key.shape[2] // parts * parts, query.flatten(0, 1).unsqueeze(1)
     found = []
     for begin, end, count in ((0, whole, parts), (whole, key.shape[2], 1)):
@@ -147,7 +147,7 @@ def in_parts(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sca
             found.append(partial(alone.expand(-1, count, -1, -1), keys, values, own, scale))
     outs, sums = found[0] if len(found) == 1 else (torch.cat(both, 1) for both in zip(*found, strict=True))
     merged = (outs * sums.softmax(1).unsqueeze(-1)).sum(1).to(query.dtype)
-    return merged.view(rows, heads, asked, -1)
+    return merged.view(rows, heads, positions, -1)
 
 
 def partial(

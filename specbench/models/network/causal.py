@@ -36,13 +36,13 @@ class Causal:
     def __init__(
         self,
         network: Any,
-        law: Sampling,
+        sampling: Sampling,
         width: int,
         fixed: bool = False,
         passes: Passes | None = None,
         memory: Memory = OWN,
     ) -> None:
-        self.network, self.law, self.width, self.fixed, self.passes = network, law, width, fixed, passes
+        self.network, self.sampling, self.width, self.fixed, self.passes = network, sampling, width, fixed, passes
         self.memory = memory
         self.config = network.config.get_text_config(decoder=True)
         # Reading these from a network or its configuration takes longer than a small pass.
@@ -59,17 +59,17 @@ class Causal:
 
     def twin(self) -> "Causal":
         passes = None if self.passes is None else self.passes.fresh()
-        return type(self)(self.network, self.law, self.width, self.fixed, passes, self.memory.beside())
+        return type(self)(self.network, self.sampling, self.width, self.fixed, passes, self.memory.beside())
 
     def alone(self) -> "Causal":
         """The same model with its own cache."""
-        return type(self)(self.network, self.law, self.width)
+        return type(self)(self.network, self.sampling, self.width)
 
     def learner(self, rate: float) -> tuple["Causal", Learning]:
-        learning = Learning(self.network, self.law.temperature, rate)
+        learning = Learning(self.network, self.sampling.temperature, rate)
         passes = None if self.passes is None else self.passes.fresh(frozen=False)
         memory = self.memory.beside()
-        return type(self)(learning.served, self.law, self.width, self.fixed, passes, memory), learning
+        return type(self)(learning.served, self.sampling, self.width, self.fixed, passes, memory), learning
 
     def ranking(self, most: int) -> Ranks:
         self.heard.append(Ranks(self, most))
@@ -169,7 +169,7 @@ class Causal:
 
     def _after_one(self, ids: Tensor) -> Tensor:
         """[B] the most probable token after each of the sequences [B, 1], whatever the cache holds."""
-        alone, start = Causal(self.network, self.law, self.width), torch.zeros_like(ids[:, 0])
+        alone, start = Causal(self.network, self.sampling, self.width), torch.zeros_like(ids[:, 0])
         all_of_them = torch.ones_like(start, dtype=torch.bool)
         context = Context(ids, start, all_of_them, start, start[:0], all_of_them.clone(), reach=1)
         alone.start(context)
@@ -192,7 +192,7 @@ class Causal:
 
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
         known = None if self.known is None else self.known.to(logits.device)
-        return proper_rows(context, self.law, logits, self.width, known)
+        return proper_rows(context, self.sampling, logits, self.width, known)
 
     def _forward(self, one: Pass, keep: int = 0) -> Tensor:
         """Logits [B, q, V'] of a pass (of its last `keep` tokens unless that is 0)."""

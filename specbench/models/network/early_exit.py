@@ -79,7 +79,7 @@ class Resumed(Forwarding):
 
     def __init__(self, whole: Causal, depth: int) -> None:
         self.split = Split(whole.network, depth)
-        self.model = Causal(self.split, whole.law, whole.width, whole.fixed, memory=whole.memory)
+        self.model = Causal(self.split, whole.sampling, whole.width, whole.fixed, memory=whole.memory)
         self.drawn: Tensor | None = None  # the ids [B, n] last drawn by the first layers alone
 
     @property
@@ -104,7 +104,7 @@ class Early(Cacheless, Forwarding):
 
     def __init__(self, judge: Resumed) -> None:
         self.judge, whole = judge, judge.model
-        self.model = Causal(judge.split.first, whole.law, whole.width, whole.fixed)
+        self.model = Causal(judge.split.first, whole.sampling, whole.width, whole.fixed)
 
     @property
     def reader(self) -> Causal:

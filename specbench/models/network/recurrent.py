@@ -41,8 +41,8 @@ class Recurrent:
 
     static: ClassVar[bool] = False
 
-    def __init__(self, network: Any, law: Sampling, width: int, stepwise: bool = False) -> None:
-        self.network, self.law, self.width, self.stepwise = network, law, width, stepwise
+    def __init__(self, network: Any, sampling: Sampling, width: int, stepwise: bool = False) -> None:
+        self.network, self.sampling, self.width, self.stepwise = network, sampling, width, stepwise
         self.config = network.config.get_text_config(decoder=True)
         inputs = inspect.signature(network.forward).parameters
         self.cached_as = "cache_params" if "cache_params" in inputs else "past_key_values"
@@ -52,11 +52,11 @@ class Recurrent:
         self.bigrams: Tensor | None = None
 
     def twin(self) -> "Recurrent":
-        return Recurrent(self.network, self.law, self.width, self.stepwise)
+        return Recurrent(self.network, self.sampling, self.width, self.stepwise)
 
     def learner(self, rate: float) -> tuple["Recurrent", Learning]:
-        learning = Learning(self.network, self.law.temperature, rate)
-        return Recurrent(learning.served, self.law, self.width, self.stepwise), learning
+        learning = Learning(self.network, self.sampling.temperature, rate)
+        return Recurrent(learning.served, self.sampling, self.width, self.stepwise), learning
 
     def retrieved(self, budget: int, chunk: int, tail: int) -> Retrieved:
         raise UsageError(f"{self._name} {NO_KEYS}")
@@ -153,7 +153,7 @@ class Recurrent:
         return logits
 
     def _rows(self, context: Context, logits: Tensor) -> Tensor:
-        return proper_rows(context, self.law, logits, self.width, self.known)
+        return proper_rows(context, self.sampling, logits, self.width, self.known)
 
 
 def text_of(context: Context) -> list[int]:
@@ -235,7 +235,7 @@ def rollback_of(network: Any, recurrent: bool, width: int, name: str) -> Rollbac
 def model_of(
     rollback: Rollback,
     network: Any,
-    law: Sampling,
+    sampling: Sampling,
     width: int,
     fixed: bool = False,
     passes: Passes | None = None,
@@ -243,8 +243,8 @@ def model_of(
 ) -> Causal | Recurrent:
     """A network as a model; `fixed`, `passes` and `memory` as in `Causal`."""
     if rollback == "position":
-        return Causal(network, law, width, fixed, passes, memory)
-    return Recurrent(network, law, width, stepwise=rollback == "single")
+        return Causal(network, sampling, width, fixed, passes, memory)
+    return Recurrent(network, sampling, width, stepwise=rollback == "single")
 
 
 @torch.no_grad()
@@ -255,7 +255,7 @@ def distance(model: Causal | Recurrent, name: str) -> float:
     """
     text = torch.arange(2, 2 + COMMITTED + DRAFTED, device=model.network.device).unsqueeze(0) % model.config.vocab_size
     context = context_of(text[:, :COMMITTED], DRAFTED)
-    plain = model.law(model.network(input_ids=text).logits[:, COMMITTED - 1 :], model.width)
+    plain = model.sampling(model.network(input_ids=text).logits[:, COMMITTED - 1 :], model.width)
     try:
         model.start(context)
         model.probs(context, TokenTree.chain(text.flip(1)[:, :DRAFTED]))  # tokens that are then rolled back
@@ -280,10 +280,10 @@ def allowed(change: float, network: Any, width: int) -> bool:
 def noise(network: Any, width: int) -> float:
     """Total variation between plain passes over one token, and over several, of texts with the same prefix."""
     ids = torch.arange(2, 2 + COMMITTED + DRAFTED, device=network.device).unsqueeze(0)
-    text, law = ids % network.config.get_text_config(decoder=True).vocab_size, Sampling()
-    whole = law(network(input_ids=text).logits, width)
+    text, sampling = ids % network.config.get_text_config(decoder=True).vocab_size, Sampling()
+    whole = sampling(network(input_ids=text).logits, width)
     begun = (1, *range(COMMITTED, COMMITTED + DRAFTED))
-    parts = torch.cat([law(network(input_ids=text[:, :n]).logits[:, -1:], width) for n in begun], 1)
+    parts = torch.cat([sampling(network(input_ids=text[:, :n]).logits[:, -1:], width) for n in begun], 1)
     places = torch.tensor(begun, device=text.device) - 1
     return float(((parts - whole[:, places]).abs().sum(-1) / 2).max())
 

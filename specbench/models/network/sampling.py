@@ -282,15 +282,15 @@ def known_tokens(network: Any, width: int) -> Tensor | None:
     return heads[0].ids[heads[0].ids < width] if heads else None
 
 
-def proper_rows(context: Context, law: Sampling, logits: Tensor, width: int, known: Tensor | None) -> Tensor:
+def proper_rows(context: Context, sampling: Sampling, logits: Tensor, width: int, known: Tensor | None) -> Tensor:
     """Logits [B, ..., V'] as distributions [B, ..., V]; clears `finite` for rows with NaN or infinite logits.
 
     Those of a head that knows some tokens are computed for these alone: the others always have probability 0.
     """
     if known is None:
-        rows, proper = law.checked(logits, width)
+        rows, proper = sampling.checked(logits, width)
     else:
-        some, proper = law.checked(logits.index_select(-1, known), len(known))
+        some, proper = sampling.checked(logits.index_select(-1, known), len(known))
         rows = some.new_zeros((*some.shape[:-1], width)).index_copy(-1, known, some)
     context.finite &= proper.flatten(1).all(1) if proper.ndim > 1 else proper
     return rows

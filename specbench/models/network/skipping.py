@@ -162,7 +162,7 @@ class Skipped(Cacheless):
     def __init__(self, whole: Any) -> None:  # a `Causal`, which knows this class
         self.whole, network = whole, with_layers(whole.network, range(whole.config.num_hidden_layers))
         self.sublayers = sublayers(network, whole.config.num_hidden_layers)
-        self.model = type(whole)(network, whole.law, whole.width, whole.fixed)
+        self.model = type(whole)(network, whole.sampling, whole.width, whole.fixed)
 
     @property
     def units(self) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specbench.errors import UsageError
 from specbench.judge.compare import Comparison, Finding, Policy, compare_runs
-from specbench.judge.matching import ASKED, FURTHER, Record, matched
+from specbench.judge.matching import COMPARED, FURTHER, Record, matched
 from specbench.results.cells import MEASURED, Cell
 from specbench.results.machine import PEAKS
 from specbench.results.named_runs import as_text
@@ -117,7 +117,7 @@ def by_name(rows: Sequence[Row]) -> dict[str, Row]:
 def apart(one: Side, other: Side) -> list[tuple[str, str, str]]:
     """Differing conditions: where and when the runs were made, and the settings that all cells of each share."""
     facts = [(name, one.facts.get(name, "–"), other.facts.get(name, "–")) for name in {**one.facts, **other.facts}]
-    shared = [(name, *(shared_value(side.rows, name) for side in (one, other))) for name in (*ASKED, *FURTHER)]
+    shared = [(name, *(shared_value(side.rows, name) for side in (one, other))) for name in (*COMPARED, *FURTHER)]
     return [(name.replace("_", " "), a or "–", b or "–") for name, a, b in (*facts, *shared) if a != b]
 
 
@@ -139,11 +139,11 @@ def lines_of(name: str, pair: RowPair, changes: Mapping[tuple[str, str], Finding
             texts = [f"{value / GB:.2f}" for value in (before, after)]
         if before == before and after == after:
             change = percent(after / before - 1) if before else "–"
-            found.append([name, label, *texts, change, told(changes.get((name, column)))])
+            found.append([name, label, *texts, change, outcome_of(changes.get((name, column)))])
     return found
 
 
-def told(finding: Finding | None) -> str:
+def outcome_of(finding: Finding | None) -> str:
     """The test result of a change."""
     if finding is None:
         return ""

@@ -101,7 +101,7 @@ class Quantity:
         high = float_in(row, f"{arm}{self.high}") if self.high else math.nan
         return float_in(row, f"{arm}{self.column}") / self.scale, high / self.scale
 
-    def told(self, value: float, high: float) -> str:
+    def written(self, value: float, high: float) -> str:
         tail = f", 95th percentile {high:.4g} {self.unit}" if math.isfinite(high) else ""
         return f"{value:.4g} {self.unit}{tail}"
 
@@ -213,12 +213,12 @@ def bars_of(rows: Sequence[Row], quantity: Quantity) -> Picture:
         known = [one for one in baseline if math.isfinite(one[0])]
         if known:
             value, high = (sum(part) / len(known) for part in zip(*known, strict=True))
-            bar(panel, 0, (value, high), f"baseline: {quantity.told(value, high)}", color=MUTED)
+            bar(panel, 0, (value, high), f"baseline: {quantity.written(value, high)}", color=MUTED)
             panel.axes.axvline(value, **DASHED)
         for place, row in enumerate(rows, start=1):
             look = {"color": YELLOW, "hatch": "///"} if is_lossy(row) else {"color": BLUE}
             found = quantity.of(row)
-            tip = f"{method_name(row)}, K = {lookahead(row)}: {quantity.told(*found)}"
+            tip = f"{method_name(row)}, K = {lookahead(row)}: {quantity.written(*found)}"
             bar(panel, place, found, tip, text_in(row, "cell"), **look)
         panel.axes.set_xlim(left=0)
         name_rows(panel, rows, ["baseline"])

@@ -78,8 +78,8 @@ class Question:
 def questions(cells: Sequence[Cell], rows: Sequence[Row], command: str) -> list[Question]:
     """The cells by question, each with its verdict; `command` made the run."""
     groups = grouped(zip(cells, rows, strict=True), lambda pair: key(pair[1]))
-    asked = dict.fromkeys(key(r) for r in rows if text_in(r, "method") != BASELINE)
-    verdicts = dict(zip(asked, recommend(with_command(rows, command)), strict=True))
+    measured = dict.fromkeys(key(r) for r in rows if text_in(r, "method") != BASELINE)
+    verdicts = dict(zip(measured, recommend(with_command(rows, command)), strict=True))
     apart = [name for name in QUESTION if name in SETTINGS and varies(rows, name)]  # in addition to the data set
     return [question([c for c, _ in g], [r for _, r in g], verdicts.get(key(g[0][1])), apart) for g in groups]
 

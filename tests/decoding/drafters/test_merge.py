@@ -155,12 +155,12 @@ class Watched:
 
     def expand(self, context: Any, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Any:
         rows = self.model.expand(context, tree, new, refeed, raw)
-        laws = self.model.law(rows, 3) if raw else rows
+        laws = self.model.sampling(rows, 3) if raw else rows
         assert tiny.worst(self.oracle(context, tree)[:, -max(new, 1) :][context.live], laws[context.live]) < 1e-12
         return rows
 
     def oracle(self, context: Any, tree: TokenTree) -> torch.Tensor:
-        return tiny.tree_rows(self.model.network, self.model.law, 3, context, tree)
+        return tiny.tree_rows(self.model.network, self.model.sampling, 3, context, tree)
 
 
 def test_a_drafter_that_is_the_target_is_always_accepted_whatever_stands_beside_it() -> None:

@@ -140,7 +140,7 @@ class Held(Watched):
     def expand(self, context: Any, tree: TokenTree, new: int, refeed: int = 0, raw: bool = False) -> Any:
         rows = self.model.expand(context, tree, new, refeed, raw)
         depths = tree.topology.depths[-new:] if new else (0,)
-        laws = self.model.law(rows, 3) if raw else rows
+        laws = self.model.sampling(rows, 3) if raw else rows
         hold(context, depths, laws, self.oracle(context, tree)[:, -len(depths) :])
         return rows
 

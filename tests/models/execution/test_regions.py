@@ -191,7 +191,9 @@ def test_weights_that_may_change_are_read_in_every_call() -> None:
 
 def test_a_function_that_reads_a_value_is_made_ready_the_other_way_and_it_is_said_why() -> None:
     told: list[str] = []
-    ready = Regional(lambda x: x * int(x.sum()), Regions(AsRecorded()), lambda function: function, told=told.append)
+    ready = Regional(
+        lambda x: x * int(x.sum()), Regions(AsRecorded()), lambda function: function, on_failure=told.append
+    )
     assert [ready(torch.ones(n)).tolist() for n in (2, 3)] == [[2, 2], [3, 3, 3]]
     assert len(told) == 1
     assert "value" in told[0]

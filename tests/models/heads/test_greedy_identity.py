@@ -19,7 +19,7 @@ from specbench.models.heads.build import built, joined, through_masks
 from specbench.models.heads.files import read_head
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
-from specbench.training.new_heads import Asked, beginning
+from specbench.training.new_heads import HeadOptions, beginning
 from tests.support.heads import write_head
 from tests.support.tiny import CPU
 
@@ -98,6 +98,6 @@ def test_a_head_of_random_weights_changes_no_token(name: str, target: Any, tmp_p
 @pytest.mark.parametrize("kind", FRESH)
 def test_a_head_as_learning_begins_changes_no_token(kind: Any, target: Any) -> None:
     network, texts, alone = target
-    student, _ = beginning(kind, network, Asked(None, K, "target"))
+    student, _ = beginning(kind, network, HeadOptions(None, K, "target"))
     judge, draft = joined(judge_of(network), student.head, K)
     assert said(build("chain", {"target": judge, "draft": draft}, K), texts) == alone

@@ -36,7 +36,7 @@ def errors_before_and_after(frozen: bool) -> list[float]:
 
     plain = smallest_pair(Sampling(1.0), fixed=True)["draft"]
     assert isinstance(plain, Causal)
-    own, learning = Causal(plain.network, plain.law, 16, fixed=True, passes=Passes(ready)).learner(0.05)
+    own, learning = Causal(plain.network, plain.sampling, 16, fixed=True, passes=Passes(ready)).learner(0.05)
     context, found = begin([LESSON.ids.tolist()], 8, 1, [], CPU), []
     for steps in (0, 3):
         assert learning.teach([LESSON] * steps, ForwardKL()) == ""

@@ -60,7 +60,7 @@ def error(name: str, refeed: int, rounds: int = 6, k: int = 3) -> float:
             ids, q = draft.sample(context, k, rng, refeed + 1)
             tree = TokenTree.chain(ids)
             p = target.probs(context, tree, refeed)
-            expected = tree_rows(target.network, target.law, vocab, context, tree)
+            expected = tree_rows(target.network, target.sampling, vocab, context, tree)
             found = max(found, worst(q, expected[:, :-1]), worst(p, expected))
             accept_and_append(target, context, tree, chance, number, refeed, vocab)
     return found
@@ -165,7 +165,7 @@ def test_accepted_tokens_are_read_again_with_the_new_ones() -> None:
     target.start(context)
     for _ in range(2):
         tree = TokenTree.chain(torch.tensor([[1, 2, 3]]))
-        expected = tree_rows(target.network, target.law, 5, context, tree)
+        expected = tree_rows(target.network, target.sampling, 5, context, tree)
         assert worst(target.probs(context, tree), expected) <= EXACT
         context.seq[0, 1] = 4
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from specbench.models.heads.build import built
 from specbench.models.heads.files import read_head
 from specbench.models.heads.taps import whole_pass
-from specbench.training.new_heads import Asked, HeadKind, beginning, save_head
+from specbench.training.new_heads import HeadKind, HeadOptions, beginning, save_head
 from tests.support.tiny import network
 
 V, H = 11, 16
@@ -22,7 +22,7 @@ KNOWN = (0, 2, 3, 7, 9)
 def trained(kind: HeadKind, folder: Path, dtype: torch.dtype, known: Any = None, name: str = "llama") -> Any:
     """A head that has moved away from where it began, and its folder."""
     net = network(name, V, dtype=dtype)
-    student, layout = beginning(kind, net, Asked(known, 3, "org/target", 20, seed=1))
+    student, layout = beginning(kind, net, HeadOptions(known, 3, "org/target", 20, seed=1))
     generator = torch.Generator().manual_seed(0)
     for weight in student.parameters():
         weight.data += 0.1 * torch.randn(weight.shape, generator=generator).to(weight)
@@ -130,14 +130,14 @@ def test_medusa_heads_that_know_some_tokens_have_the_names_of_vllm(tmp_path: Pat
 @torch.no_grad()
 def test_fresh_medusa_heads_say_what_the_target_says(tmp_path: Path) -> None:
     net = network("llama", V, dtype=torch.float32)
-    student, _ = beginning("medusa", net, Asked(None, 2, "org/target"))
+    student, _ = beginning("medusa", net, HeadOptions(None, 2, "org/target"))
     z = torch.randn(3, H, generator=torch.Generator().manual_seed(0))
     assert torch.equal(student.head.row(1, z)[0], net.get_output_embeddings()(z))
 
 
 def test_a_head_borrows_the_embedding_of_its_target_and_has_an_output_of_its_own(tmp_path: Path) -> None:
     net = network("llama", V, dtype=torch.float32)
-    student, _ = beginning("eagle3", net, Asked(KNOWN, 3, "org/target"))
+    student, _ = beginning("eagle3", net, HeadOptions(KNOWN, 3, "org/target"))
     names = {name for name, _ in student.named_parameters()}
     assert not any("embed" in name for name in names)
     output = net.get_output_embeddings().weight

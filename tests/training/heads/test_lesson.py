@@ -17,7 +17,7 @@ from specbench.training.cache import Example
 from specbench.training.distil import Kept, pace
 from specbench.training.evaluation import Along, tokens_per_round
 from specbench.training.heads import HeadLesson, Masked, renormalised, weighted
-from specbench.training.new_heads import Asked, HeadKind, beginning
+from specbench.training.new_heads import HeadKind, HeadOptions, beginning
 from specbench.training.recipe import Recipe
 from specbench.training.teacher import Teacher
 from tests.support.cases import quick_or_slow
@@ -43,7 +43,7 @@ kinds = pytest.mark.parametrize(
 
 
 def head(kind: HeadKind, known: list[int] | None = None, seed: int = 0) -> Any:
-    return beginning(kind, TARGET, Asked(known, 3, "target", seed=seed))[0]
+    return beginning(kind, TARGET, HeadOptions(known, 3, "target", seed=seed))[0]
 
 
 def lesson(student: Any, recipe: Recipe = RECIPE, some: Any = CACHE) -> HeadLesson:

@@ -11,19 +11,19 @@ from safetensors.torch import load_file
 from specbench.models.heads.build import built
 from specbench.models.heads.files import read_head
 from specbench.models.heads.taps import whole_pass
-from specbench.training.new_heads import Asked, beginning, save_head
+from specbench.training.new_heads import HeadOptions, beginning, save_head
 from tests.support.checkpoints import refusal_of
 from tests.support.head_passes import head_of, tokens
 from tests.support.heads import write_head
 from tests.support.tiny import network, worst
 
 V, H = 11, 16
-ASKED = Asked(None, 3, "org/target", seed=1)
+OPTIONS = HeadOptions(None, 3, "org/target", seed=1)
 
 
-def written(net: Any, asked: Asked, folder: Path) -> Any:
-    """The student that `asked` begins with, and what its folder is read as."""
-    student, layout = beginning("mtp", net, asked)
+def written(net: Any, options: HeadOptions, folder: Path) -> Any:
+    """The student that `options` begins with, and what its folder is read as."""
+    student, layout = beginning("mtp", net, options)
     save_head(student, layout, folder, torch.float32)
     found = read_head(folder)
     assert found is not None
@@ -32,7 +32,7 @@ def written(net: Any, asked: Asked, folder: Path) -> Any:
 
 def test_a_module_has_the_names_and_shapes_of_speculators(tmp_path: Path) -> None:
     net = network("llama", V, dtype=torch.float32)
-    written(net, ASKED, tmp_path)
+    written(net, OPTIONS, tmp_path)
     layer = {name: tuple(weight.shape) for name, weight in net.get_decoder().layers[0].state_dict().items()}
     own = {"input_proj": (H, 2 * H), "token_layernorm": (H,), "hidden_layernorm": (H,), "final_layernorm": (H,)}
     expected = {**layer, **{f"{name}.weight": shape for name, shape in own.items()}}
@@ -44,7 +44,7 @@ def test_a_module_has_the_names_and_shapes_of_speculators(tmp_path: Path) -> Non
 
 def test_its_description_is_that_of_speculators_and_says_what_is_fed_back(tmp_path: Path) -> None:
     net = network("llama", V, dtype=torch.float32)
-    written(net, ASKED, tmp_path)
+    written(net, OPTIONS, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     about = config["speculators_config"]
     assert config["architectures"] == ["MTPDraftModel"]
@@ -61,7 +61,7 @@ def test_its_description_is_that_of_speculators_and_says_what_is_fed_back(tmp_pa
 def test_a_fresh_module_begins_near_what_its_target_says(name: str) -> None:
     """Its state begins as the target's, whatever class of norm that has; the layer writes little beside it."""
     net = network(name, V, dtype=torch.float32)
-    student, _ = beginning("mtp", net, ASKED)
+    student, _ = beginning("mtp", net, OPTIONS)
     for weight in [tensor for part, tensor in student.head.layer.named_parameters() if "norm" not in part]:
         weight.zero_()
     student.head.proj.weight[:, :H] = 0
@@ -74,7 +74,9 @@ def test_a_fresh_module_begins_near_what_its_target_says(name: str) -> None:
 
 def test_equal_seeds_make_equal_modules() -> None:
     net = network("llama", V, dtype=torch.float32)
-    first, again, other = (beginning("mtp", net, Asked(None, 3, "t", seed=seed))[0].state_dict() for seed in (1, 1, 2))
+    first, again, other = (
+        beginning("mtp", net, HeadOptions(None, 3, "t", seed=seed))[0].state_dict() for seed in (1, 1, 2)
+    )
     assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
     assert not torch.equal(first["head.proj.weight"], other["head.proj.weight"])
 
@@ -91,7 +93,7 @@ def test_a_module_that_is_there_learns_on_from_what_it_is(family: str, tmp_path:
     layer = {name: tensor + 0.1 for name, tensor in net.get_decoder().layers[-1].state_dict().items()}
     write_head(folder, "mtp", net.config, family=family, layer=layer)
     own = built(head_of(folder), net)
-    student, again = written(net, Asked(None, 3, "org/target", begin=head_of(folder)), tmp_path / "mine")
+    student, again = written(net, HeadOptions(None, 3, "org/target", begin=head_of(folder)), tmp_path / "mine")
     ids, z = tokens(net, 2, 6), torch.randn(2, 6, H, generator=torch.Generator().manual_seed(0))
     expected = whole_pass(own, ids, z)[0]
     again.config._attn_implementation = own.config._attn_implementation
@@ -101,21 +103,23 @@ def test_a_module_that_is_there_learns_on_from_what_it_is(family: str, tmp_path:
 
 def test_a_module_that_is_fed_states_before_their_norm_stays_one(tmp_path: Path) -> None:
     net = network("llama", V, dtype=torch.float32)
-    written(net, ASKED, tmp_path / "first")
+    written(net, OPTIONS, tmp_path / "first")
     file = tmp_path / "first" / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "norm_output": False}))
-    student, again = written(net, Asked(None, 3, "org/target", begin=head_of(tmp_path / "first")), tmp_path / "mine")
+    student, again = written(
+        net, HeadOptions(None, 3, "org/target", begin=head_of(tmp_path / "first")), tmp_path / "mine"
+    )
     assert student.head.feeds_normed is again.feeds_normed is False
 
 
 def test_what_cannot_learn_is_refused(tmp_path: Path) -> None:
-    assert "no MTP module can be made of a GPT2Block" in refusal_of(beginning, "mtp", network("gpt2", V), ASKED)
+    assert "no MTP module can be made of a GPT2Block" in refusal_of(beginning, "mtp", network("gpt2", V), OPTIONS)
     assert "layers of this target use sliding-window attention" in refusal_of(
-        beginning, "mtp", network("mistral", V), ASKED
+        beginning, "mtp", network("mistral", V), OPTIONS
     )
     net = network("qwen3-moe", V)
     net.save_pretrained(tmp_path)
     layer = net.get_decoder().layers[-1].state_dict()
     write_head(tmp_path, "mtp", net.config, family="DeepSeek", layer=layer, head=True)
-    asked = Asked(None, 3, "t", begin=head_of(tmp_path))
-    assert "it has an embedding or an output of its own" in refusal_of(beginning, "mtp", net, asked)
+    options = HeadOptions(None, 3, "t", begin=head_of(tmp_path))
+    assert "it has an embedding or an output of its own" in refusal_of(beginning, "mtp", net, options)

@@ -14,7 +14,7 @@ from specbench.models.heads.files import read_head
 from specbench.models.network.causal import Causal
 from specbench.models.network.sampling import Sampling
 from specbench.training.heads import Beside, Masked, Unrolled, chains
-from specbench.training.new_heads import Asked, beginning
+from specbench.training.new_heads import HeadOptions, beginning
 from tests.support.heads import write_head
 from tests.support.tiny import CPU, context_of, network
 
@@ -52,7 +52,7 @@ def test_rows_in_learning_are_those_of_a_decode_that_drafts_the_same_tokens(
 @pytest.mark.parametrize("name", MODULES)
 def test_rows_of_an_mtp_module_in_learning_are_those_of_a_decode(name: str, feeds_normed: bool) -> None:
     net = network(name, VOCABULARY, dtype=torch.float32)
-    student, other = (moved(beginning("mtp", net, Asked(None, 3, "target"))[0]) for _ in range(2))
+    student, other = (moved(beginning("mtp", net, HeadOptions(None, 3, "target"))[0]) for _ in range(2))
     for one in (student, other):
         one.head.feeds_normed = feeds_normed
     other.head.config._attn_implementation = net.config.get_text_config(decoder=True)._attn_implementation
