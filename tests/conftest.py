@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import time
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,7 @@ settings.load_profile("specbench")
 
 
 MANY = 8  # cases of one test that every run takes
+SLOW_UNTIL = "SPECBENCH_SLOW_TESTS_UNTIL"  # environment variable: seconds since 1970
 ALWAYS = ("slow", "whole", "processor", "cuda")  # tests that say themselves which cases are for whom
 
 
@@ -35,6 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for number, case in enumerate(cases):
             if len(cases) > MANY and number not in taken:
                 case.add_marker(pytest.mark.slow)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Continuous integration has a limit of time: on a slow machine it begins no more slow tests from then on."""
+    if time.time() > float(os.environ.get(SLOW_UNTIL, "inf")) and item.get_closest_marker("slow"):
+        pytest.skip(f"the time for slow tests is over ({SLOW_UNTIL})")
 
 
 def pytest_collection_finish() -> None:

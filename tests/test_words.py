@@ -63,6 +63,18 @@ def test_texts_of_the_package() -> None:
     assert found == []
 
 
+def test_names_in_the_package() -> None:
+    names = ("id", "arg", "attr", "name")  # of variables, parameters, attributes, and functions and classes
+    found = [
+        f"{file.relative_to(ROOT)}: {one}"
+        for file in sorted((ROOT / "specbench").rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        for one in (getattr(node, name, None) for name in names)
+        if one in ("told", "Told", "asked", "Asked", "law", "Law")
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_pages(page: str) -> None:
     assert refused((ROOT / page).read_text()) == []

@@ -18,14 +18,18 @@ from torch._inductor.cpu_vec_isa import VecAMX, VecAVX2, VecAVX512, VecISA
 
 from specbench.models.execution import compiled as execution
 from specbench.models.execution import few_rows
-from specbench.models.execution.compiled import by_few_rows, fast_bfloat16, settings
+from specbench.models.execution.compiled import by_few_rows, capabilities, fast_bfloat16, settings
 from specbench.models.execution.region_code import Regional, Regions, Store, compiled
 from specbench.models.execution.regions import Region, cut, trace
 from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.tiers import NEEDS_COMPILER, never
 from tests.support.toys import CPU
 
-DTYPES = [torch.float32, torch.bfloat16]
+DOTS = capabilities().get("avx512_bf16") and not capabilities().get("amx_bf16")
+WITH_DOTS = pytest.mark.skipif(
+    not DOTS, reason="this processor multiplies no bfloat16, or has AMX, which inductor uses"
+)
+DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=WITH_DOTS)]
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 0.1}
 COUNTS = (1, 8, 9, 17, 27)
 HERE = pytest.mark.skipif(not by_few_rows(), reason="this processor has inductor's own kernels, see by_few_rows")
