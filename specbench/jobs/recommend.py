@@ -55,7 +55,7 @@ from specbench.wording import Row, formatted, grouped, interval_text, number_in,
 
 SCOUTS, LEAST = 8, 4  # prompts of the first run, or a turn of a larger load, and of the second one at least
 REQUESTS, SHARE = 40, 0.25  # of an audit, and the part of the time that is kept for audits
-SHORTEST, QUICK = 3, 60  # minutes of an audit, at least; seconds in which a verdict's 20 prompts are always measured
+SHORTEST, QUICK = 3, 60  # minutes of an audit, at least; seconds that the 20 prompts of an answer may always take
 LOAD = ("dataset", "context", "temperature", "batch", "arrivals")
 AGAIN = "measure again with another model, draft, engine version or GPU, and when your traffic changes"
 SELF = ("ngram", "ngram-mod", "suffix")  # arms of servers that draft from the text
@@ -229,7 +229,7 @@ def shown(lines: Sequence[Row]) -> list[dict[str, Any]]:
     """
     hidden = {name for name in lines[0] if name.endswith(("_low", "_high"))} | {"regret", "memory"}
     hidden |= {name for name in LOAD if len({str(line[name]) for line in lines}) == 1}
-    hidden |= {"note"} - {"note" for line in lines if line["note"]}
+    hidden |= set() if any(line["note"] for line in lines) else {"note"}
     made = []
     for line in lines:
         texts = {name: "" if line[name] is None else

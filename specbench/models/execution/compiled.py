@@ -76,7 +76,7 @@ def fast_bfloat16(device: torch.device) -> bool:
 
 
 def by_few_rows() -> bool:
-    """Whether compiled products use `few_rows`: with AVX-512, on processors like those on which it was faster."""
+    """Whether compiled products use `few_rows`: with AVX-512 (VNNI). Faster on an AMD EPYC and an Intel Xeon."""
     wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
     return wide and bool(capabilities().get("avx512_vnni"))
 
