@@ -41,7 +41,7 @@ from specbench.judge.candidates import (
 from specbench.judge.settling import with_command
 from specbench.judge.verdict import Recommendation, recommend
 from specbench.measure.fit import draft_memory
-from specbench.models.checkpoints.names import drafts_of
+from specbench.models.checkpoints.names import GGUF, drafts_of, resolve
 from specbench.results.cells import raise_for_status
 from specbench.results.named_runs import short_name
 from specbench.results.reading import audited_cells, read_run
@@ -126,8 +126,11 @@ def start_recommend(cells: Sequence[RunSpec], setup: Setup) -> None:
     first = setup.recorded(scouts, setup.before)
     loads = grouped([cell.row() for cell in first.cells], load_of)
     again = most_promising(cells, first, loads, setup)
-    before = setup.second(again)
-    final = setup.recorded([] if before else fitting(again, first, time.monotonic() - began, setup.minutes), before)
+    before, spent = setup.second(again), time.monotonic() - began
+    if spent > (1 - SHARE) * 60 * setup.minutes:
+        short = "the second takes as few prompts as an answer needs"
+        setup.say(f"the first run took {spent / 60:.1f} min of --minutes {setup.minutes:g}: {short}")
+    final = setup.recorded([] if before else fitting(again, first, spent, setup.minutes), before)
     rows, certificates = after_audits(final, began + 60 * setup.minutes, setup)
     costs = {(*load_of(row), name_of(row)): over for row, _, _, over in regrets(final.cells)}
     lines = [{**line, "memory": drafts[line["candidate"]]} for load in loads for line in choices(load, rows, costs)]
@@ -281,10 +284,13 @@ def deploy(answer: Recommendation, rows: Sequence[Row]) -> list[str]:
         return ["the engine without a draft"]
     served, named = text_in(row, "backend"), ("target", "draft", "method", "k", "schedule", "spec_config", "spec_args")
     spec = RunSpec(**{name: row[name] for name in named if row.get(name)})
+    place = resolve(spec.draft).place if spec.draft else None  # engines do not know our aliases
+    draft_of = {"llama-server": place if not place or place.endswith(GGUF) else f"DRAFT{GGUF}"}
+    spec = spec.with_(draft=place)
     arm, more = spec.spec_config or arms.METHODS.get(spec.method, ""), arms.split(spec.spec_args)
     engines = [one for one in ([served] if served in arms.ENGINES else arms.ENGINES) if arm in arms.ENGINES[one].named]
     engines = engines if spec.schedule == "constant" else []
-    words = {one: [*arms.filled(spec.with_(backend=one), arm, spec.draft), *more] for one in engines}
+    words = {one: [*arms.filled(spec.with_(backend=one), arm, draft_of.get(one, place)), *more] for one in engines}
     if arms.passed_through(spec):
         words = {served: [*([arms.CONFIG, spec.spec_config] if spec.spec_config else []), *more]}
     lines = [f"{one}: {shlex.join(some)}" for one, some in words.items()]
@@ -295,6 +301,7 @@ def deploy(answer: Recommendation, rows: Sequence[Row]) -> list[str]:
         ]
     schedule = vllm_schedule(best_ks([one for one in rows if name_of(one) == name_of(row)]))
     if len(schedule.get("num_speculative_tokens_per_batch_size", [])) > 1 and "vllm-serve" in engines:
-        lines.append(f"vllm-serve, K by requests at once: {json.dumps(schedule)}")
+        config = json.dumps({**arms.config_in(words["vllm-serve"]), **schedule})
+        lines.append(f"vllm-serve, K by requests in flight: {shlex.join([arms.CONFIG, config])}")
     unsure = ["once that is certain:"] if answer.answer == "UNCLEAR" else []
     return [*unsure, *lines] if lines else ["no server that specbench knows has this method"]

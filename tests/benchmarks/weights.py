@@ -4,32 +4,46 @@
         [--kinds float32,bfloat16,bfloat16:int8,bfloat16:int4] [--save FILE]
 
 Milliseconds of a baseline step and of a round of the method (median, least – most); their ratio, which is v(K) and what
-drafting by lookup costs; and how much faster both are than those of the first kind, by turns.
+drafting by lookup costs; and how much faster both are than those of the first kind, by turns. A kind that is a GGUF
+file is decoded by llama.cpp without a draft, as its lookups draft in other rounds. `float32@torch` has the attention of
+torch instead of our operator.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from pathlib import Path
+from unittest.mock import patch
 
-from specbench.backends.native import open_pair
+from specbench.backends.choose import backend_for
+from specbench.backends.engines.install import LLAMA_CPP
 from specbench.metrics import Trace
-from specbench.spec import RunSpec
+from specbench.models.checkpoints.names import GGUF
+from specbench.models.network import attention
+from specbench.spec import BASELINE, RunSpec
 from tests.benchmarks.harness import Bench, Sheet, begin, in_turns, listed, middle, parser, say
 
+TORCH = "@torch"
 PROMPT = [5, 6, 7, 8] * 8
 Decode = Callable[[list[list[int]], list[int]], list[Trace]]
 
 
-def arms_of(bench: Bench, kind: str) -> dict[str, Any]:
-    """The baseline and the method on a target of one kind, compiled."""
+def arms_of(bench: Bench, kind: str) -> dict[str, Decode]:
+    """The baseline and the method on a target of one kind, compiled; of another engine the baseline."""
     args, (target, _, draft) = bench.args, bench.args.pair.partition(":")
-    dtype, _, quantize = kind.partition(":")
-    spec = RunSpec(target=target, draft=draft or None, method=args.method, k=args.k, dtype=dtype, tier="compile")
-    spec = spec.with_(quantize=quantize or None, ignore_eos=True, max_new_tokens=args.new)
     say(f"{kind}: made ready")
-    backend = open_pair([spec])
+    common = {"ignore_eos": True, "max_new_tokens": args.new}
+    if kind.endswith(GGUF):
+        specs = {"baseline": RunSpec(target=kind, method=BASELINE, k=0, backend=LLAMA_CPP, **common)}
+    else:
+        dtype, _, quantize = kind.removesuffix(TORCH).partition(":")
+        spec = RunSpec(target=target, draft=draft or None, method=args.method, k=args.k, dtype=dtype, tier="compile",
+                       quantize=quantize or None, **common)  # fmt: skip
+        specs = {"baseline": spec.baseline, "method": spec}
+    backend = backend_for([*specs.values()])
     backend.load(len(PROMPT))
-    return {name: backend.prepare(one, len(PROMPT)) for name, one in (("baseline", spec.baseline), ("method", spec))}
+    with patch.object(attention, "by_operator", lambda *_: False) if kind.endswith(TORCH) else nullcontext():
+        return {name: backend.prepare(one, len(PROMPT)) for name, one in specs.items()}
 
 
 def milliseconds(decode: Decode) -> float:
@@ -59,9 +73,9 @@ def main() -> None:
     first = next(iter(times.values()))
     rows = [
         {
-            "weights": kind.replace(":", ", "),
+            "weights": f"llama.cpp, {Path(kind).stem}" if kind.endswith(GGUF) else kind.replace(":", ", "),
             **{f"{name}, ms": middle(values) for name, values in arms.items()},
-            "method ÷ baseline": middle(divided(arms["method"], arms["baseline"])),
+            **({"method ÷ baseline": middle(divided(arms["method"], arms["baseline"]))} if "method" in arms else {}),
             **{f"{name} against the first": middle(divided(first[name], values)) for name, values in arms.items()},
         }
         for kind, arms in times.items()

@@ -67,7 +67,7 @@ def test_candidates_are_those_that_an_engine_has() -> None:
 
 
 def row(method: str, k: int, speedup: float, spread: float = 0.05, **more: Any) -> dict[str, Any]:
-    about = {"target": "big", "draft": "small", "dataset": "code", "temperature": 0.0, "batch": 1, "prompts": 100,
+    about = {"target": "demo", "draft": "demo-draft", "dataset": "code", "temperature": 0.0, "batch": 1, "prompts": 100,
              "limit": 100, "backend": "native"}  # fmt: skip
     bounds = {"speedup_low": speedup * (1 - spread), "speedup_high": speedup * (1 + spread)}
     return scouted(speedup, 2.0, [0.7] * k, k=k) | about | {"method": method} | bounds | more
@@ -90,7 +90,17 @@ def test_a_candidate_that_is_not_measured_again_says_why() -> None:
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
-        (row("chain", 3, 1.4), "llama-server: --spec-type draft-simple -md small --spec-draft-n-max 3"),
+        (row("chain", 3, 1.4), "llama-server: --spec-type draft-simple -md DRAFT.gguf --spec-draft-n-max 3"),
+        (
+            row("chain", 3, 1.4, draft="JackFram/llama-68m"),
+            "trtllm-serve --config FILE (1.4): speculative_config: "
+            '{"decoding_type": "Draft_Target", "speculative_model": "JackFram/llama-68m", "max_draft_len": 3}',
+        ),
+        (
+            row("chain", 3, 1.4, draft="llama-68m"),
+            "vllm-serve: --speculative-config "
+            """'{"method": "draft_model", "model": "JackFram/llama-68m", "num_speculative_tokens": 3}'""",
+        ),
         (row("prompt-lookup", 3, 1.4), "sglang: --speculative-algorithm NGRAM --speculative-num-draft-tokens 4"),
         (
             row("prompt-lookup", 3, 1.4),
@@ -125,10 +135,9 @@ def test_a_served_arm_is_deployed_as_it_was_measured_and_by_batch() -> None:
     answers = judged(rows)
     config, _, schedule = deploy(answers[0], rows)
     assert json.loads(config.partition("--speculative-config ")[2].strip("'"))["num_speculative_tokens"] == 4
-    assert json.loads(schedule.partition("once: ")[2])["num_speculative_tokens_per_batch_size"] == [
-        [1, 7, 4],
-        [8, 8, 2],
-    ]
+    given = json.loads(schedule.partition("--speculative-config ")[2].strip("'"))
+    assert given["num_speculative_tokens_per_batch_size"] == [[1, 7, 4], [8, 8, 2]]
+    assert (given["method"], given["num_speculative_tokens"]) == ("ngram", 4)
 
 
 def test_engines_that_are_not_started_here_get_their_own_words() -> None:

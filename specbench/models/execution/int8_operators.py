@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -28,6 +29,7 @@ SOURCE = Path(__file__).with_name("products.cpp")
 FLAGS = ("-O3", "-march=native", "-std=c++20", "-shared", "-fPIC", "-fopenmp", "-fwrapv", "-w")
 EXACT = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 
+_loaded = count(1)
 _library = torch.library.Library("specbench", "FRAGMENT")  # type: ignore[no-untyped-call]
 for _schema in (
     "linear(Tensor x, Tensor codes, Tensor? groups, Tensor scale, Tensor? bias) -> Tensor",
@@ -68,18 +70,23 @@ def missing() -> str:
 def load(file: Path) -> None:
     """Load machine code, from the open file if possible: its name may point to another file by now."""
     with open_ours(file) as code, torch._ops.dl_open_guard():
-        opened = f"/proc/self/fd/{code.fileno()}"
+        opened = f"/proc/self/fd{'/' * next(_loaded)}{code.fileno()}"  # what has the name of a loaded one is not loaded
         ctypes.CDLL(opened if os.path.exists(opened) else str(file))
 
 
 def built(*more: str) -> Path:
-    """The cached machine code, compiled if missing. more: further options of the compiler."""
+    """The machine code of the products. more: further options of the compiler."""
+    return machine_code(SOURCE, [*EXACT, *more])
+
+
+def machine_code(source: Path, options: Sequence[str]) -> Path:
+    """The cached machine code of a C++ file with operators of torch, compiled if missing."""
     from torch.utils.cpp_extension import include_paths, library_paths
 
     compiler = os.environ.get("CXX") or next(filter(None, map(shutil.which, COMPILERS)))
-    command = [compiler, *FLAGS, *EXACT, *more, *(f"-I{path}" for path in include_paths()), str(SOURCE)]
+    command = [compiler, *FLAGS, *options, *(f"-I{path}" for path in include_paths()), str(source)]
     libraries = [*(f"-L{path}" for path in library_paths()), "-lc10", "-ltorch_cpu"]  # torch's own, already loaded
-    about = [SOURCE.read_text(encoding="utf-8"), command, torch.__version__, platform.machine(), capabilities()]
+    about = [source.read_text(encoding="utf-8"), command, torch.__version__, platform.machine(), capabilities()]
     folder = own_place()
     file = folder / "products" / f"{hashlib.sha256(repr(about).encode()).hexdigest()}.so"
     with suppress(OSError), open_ours(file):

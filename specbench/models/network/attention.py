@@ -5,16 +5,23 @@ in every layer. Here the queries of a group are concatenated: the same sums.
 """
 
 import math
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+
+from specbench.models.execution.compiled import missing_compiler
+from specbench.models.execution.int8_operators import load, machine_code
 
 NAME = "specbench_grouped"
 _seen: list[Tensor] | None = None  # a list that records queries, if any
@@ -54,14 +61,18 @@ def grouped_attention(
     groups = heads // key.shape[1]
     plain = (attention_mask is None or attention_mask.shape[1] == 1) and kwargs.get("position_bias") is None
     many = plain and not dropout and worthwhile(query, key, value, attention_mask)
-    if not plain or (not many and (attention_mask is None or groups == 1)):
+    ours = plain and not many and not dropout and by_operator(query, key, value, attention_mask)
+    if not plain or (not many and not ours and (attention_mask is None or groups == 1)):
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     beside = query.reshape(rows, key.shape[1], groups * length, -1)
     mask = attention_mask
     if mask is not None and mask.shape[2] == length:
         mask = tiled(mask, groups)
     count = parts_of(rows, key.shape[1], key.shape[2], workers(query.device), query.device.type) if many else 1
-    if count > 1:
+    if ours:
+        scale = query.shape[3] ** -0.5 if scaling is None else scaling
+        out = operator(query.shape[3])(beside, key, value, mask, scale)
+    elif count > 1:
         out = in_parts(beside, key, value, mask, scaling, count)
     else:
         out = F.scaled_dot_product_attention(beside, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
@@ -83,6 +94,48 @@ def for_groups(mask: Tensor, config: Any) -> Tensor:
 
 AttentionInterface.register(NAME, grouped_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+# --- kernel -----------------------------------------------------------------------------------------------------------
+# Compiled rounds on a CPU read a fixed number of slots, of which a mask hides most, and torch's kernel computes all of
+# them. attention.cpp reads what is visible. It is compiled for the size of a head and this processor, as an operator.
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+VECTOR, QUERIES = 16, 64  # numbers of a head are a multiple of it; the most queries, those of a group counted
+DTYPES = (torch.float32, torch.bfloat16)
+
+_library = torch.library.Library("specbench", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+
+@cache
+def operator(size: int) -> Any:
+    """attend(query [B, H', q, D], key and value [B, H', L, D], mask [B or 1, 1, q or 1, L], scale) → [B, H', q, D] for
+    heads of this size, each number next to the following one. The mask is added. None if it cannot be compiled."""
+    if missing_compiler():
+        return None
+    name = f"attend{size}"
+    try:
+        file = machine_code(SOURCE, [f"-DSIZE={size}"])
+        _library.define(f"{name}(Tensor query, Tensor key, Tensor value, Tensor mask, float scale) -> Tensor")  # type: ignore[no-untyped-call]
+        torch.library.register_fake(f"specbench::{name}", like_the_query, lib=_library)
+        load(file)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return getattr(torch.ops.specbench, name)
+
+
+def like_the_query(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> Tensor:
+    return query.new_empty(query.shape)
+
+
+def by_operator(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Whether a round is recorded for compiling whose query [B, H, q, D] over key [B, H', L, D] the operator takes."""
+    if mask is None or query.device.type != "cpu" or torch.compiler.is_compiling() or get_proxy_mode() is None:
+        return False
+    alike = {key.dtype, value.dtype, mask.dtype} == {query.dtype} and value.shape[3] == query.shape[3]
+    alike = alike and all(x.stride(3) == 1 for x in (query, key, value, mask))
+    few = query.shape[2] * query.shape[1] // key.shape[1] <= QUERIES and query.shape[3] % VECTOR == 0
+    return alike and few and query.dtype in DTYPES and operator(query.shape[3]) is not None
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Our attention: the same numbers as transformers' own, as the definition, and in parts."""
 
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,13 +11,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from specbench.decoding.tokens import TokenTree
+from specbench.models.execution.compiled import settings
+from specbench.models.execution.region_code import Regional, Regions, Store
+from specbench.models.execution.regions import trace
 from specbench.models.network import attention
 from specbench.models.network.attention import grouped_attention, in_parts, parts_of
 from specbench.models.network.causal import Causal
 from specbench.models.network.passes import additive
 from specbench.models.network.sampling import Sampling
 from specbench.theory import roofline
+from tests.support.tiers import NEEDS_COMPILER, never
 from tests.support.tiny import context_of, network
+from tests.support.toys import CPU
 
 
 @pytest.mark.parametrize("queries", [1, 2, 5])
@@ -164,3 +170,84 @@ def test_compiled_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     module = SimpleNamespace(num_key_value_groups=2, is_causal=True)
     call = lambda: grouped_attention(module, query, key, value, mask, scaling=0.3)[0]  # type: ignore[arg-type]  # noqa: E731
     assert torch.allclose(torch.compile(call, fullgraph=True)(), call(), atol=1e-6)
+
+
+# --- operator ---------------------------------------------------------------------------------------------------------
+
+SLOT = torch.arange(70)
+LAST = torch.tensor([3, 4, 5, 17, 33, 60, 61, 62, 69])  # what nine queries see last
+SEEN = {
+    "of a chain": LAST[:, None] >= SLOT,
+    "in a window": (LAST[:, None] >= SLOT) & (LAST[:, None] - 5 < SLOT),
+    "with holes": (LAST[:, None] >= SLOT) & (SLOT % 3 != 1),
+    "without any": (LAST[:, None] >= SLOT) & (LAST[:, None] != 17),
+    "of one for all": SLOT[None] <= 20,
+}
+ERRORS = {torch.float32: 1e-6, torch.bfloat16: 2e-2}
+
+
+def cached(size: int, dtype: torch.dtype, rows: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries [B, 3, 9, D], and keys and values [B, 3, 70, D] of a longer cache."""
+    key, value = (states(rows, 3, 80, size, dtype=dtype, seed=seed)[:, :, :70] for seed in (1, 2))
+    return states(rows, 3, 9, size, dtype=dtype), key, value
+
+
+@pytest.mark.slow
+@NEEDS_COMPILER
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("dtype", ERRORS)
+@pytest.mark.parametrize("size", [16, 48, 128])
+def test_the_operator_is_attention(size: int, dtype: torch.dtype, seen: str) -> None:
+    (query, key, value), mask = cached(size, dtype), hidden(SEEN[seen], dtype)
+    attend = attention.operator(size)
+    found, wanted = attend(query, key, value, mask, 0.3), by_definition(query, key, value, mask, 0.3)
+    assert found.dtype == dtype
+    assert torch.allclose(found.double(), wanted, atol=ERRORS[dtype], rtol=ERRORS[dtype])
+    for number, own in enumerate(mask.expand(-1, -1, 9, -1).split(1, 2)):  # whatever else is in the pass
+        alone = attend(query[:1, :, number : number + 1], key[:1], value[:1], own, 0.3)
+        assert torch.equal(alone, found[:1, :, number : number + 1])
+    laid_otherwise = query.transpose(1, 2).contiguous().transpose(1, 2)
+    assert torch.equal(attend(laid_otherwise, key.contiguous(), value, mask.repeat(2, 1, 1, 1), 0.3), found)
+    with pytest.raises(RuntimeError, match="next to each other"):
+        attend(query.mT.contiguous().mT, key, value, mask, 0.3)
+
+
+@pytest.mark.slow
+@NEEDS_COMPILER
+@pytest.mark.parametrize("dtype", ERRORS)
+def test_the_operator_does_not_read_what_is_hidden(dtype: torch.dtype) -> None:
+    query, key, value = cached(16, dtype)
+    mask, attend = hidden(SEEN["with holes"], dtype), attention.operator(16)
+    wanted = attend(query, key, value, mask, 0.3)
+    for x in (key, value):
+        x[:, :, 1::3] = torch.nan
+    assert torch.equal(attend(query[:, :, :1], key, value, mask[:, :, :1], 0.3), wanted[:, :, :1])
+    assert torch.equal(attend(query, key, value, mask, 0.3), wanted)
+
+
+@pytest.mark.slow
+@NEEDS_COMPILER
+@pytest.mark.parametrize("groups", [1, 3])
+@torch.no_grad()
+def test_compiled_rounds_use_the_operator(groups: int) -> None:
+    query, (_, key, value) = states(1, 3 * groups, 2, 16, dtype=torch.float32), cached(16, torch.float32, rows=1)
+    mask = hidden(SEEN["of a chain"][:2], torch.float32)
+    module = SimpleNamespace(num_key_value_groups=groups, is_causal=True)
+    call = lambda x: grouped_attention(module, x, key, value, mask, scaling=0.3)[0]  # type: ignore[arg-type]  # noqa: E731
+    names = [str(node.target) for node in trace(call, query).graph.graph.nodes]
+    assert sum("attend16" in name for name in names) == 1
+    compiled = Regional(call, Regions(Store(settings(CPU))), never)
+    assert torch.equal(compiled(query), compiled(query))
+    assert torch.allclose(compiled(query), call(query), atol=1e-6)
+
+
+def test_without_a_compiler_compiled_rounds_use_torchs_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "missing_compiler", lambda: "there is none")
+    monkeypatch.setattr(attention, "operator", cache(attention.operator.__wrapped__))
+    query, key, value = cached(16, torch.float32)
+    mask = hidden(SEEN["of a chain"], torch.float32)
+    with torch.no_grad():
+        recorded = trace(lambda x: grouped_attention(None, x, key, value, mask, scaling=0.3)[0], query).graph  # type: ignore[arg-type]
+    names = [str(node.target) for node in recorded.graph.nodes]
+    assert any("flash_attention" in name for name in names)
+    assert not any("attend" in name for name in names)
