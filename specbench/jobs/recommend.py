@@ -153,7 +153,7 @@ def start_recommend(cells: Sequence[RunSpec], setup: Setup) -> None:
 def most_promising(
     cells: Sequence[RunSpec], first: run.Outcome, loads: Sequence[Sequence[Row]], setup: Setup
 ) -> list[RunSpec]:
-    """The cells of those that could win under their load, with the K predicted to be best, and half of it."""
+    """The cells of those that could win under their load, with the K predicted to be best, and smaller ones."""
     best = {(load_of(one.row), one.name, one.k) for load in loads for one in contenders(best_choices(load))}
     if not best:
         raise_for_status(first.cells)

@@ -279,12 +279,21 @@ def best_choices(rows: Sequence[Row]) -> list[Choice]:
 
 def contenders(found: Sequence[Choice]) -> list[Choice]:
     """Those of some sorted choices that could be the fastest, or faster than no draft, by their bounds; and adaptive
-    ones, for their regret. Where that leaves room, the best of them with half as many tokens as well: the acceptance of
-    few prompts decides how far a draft pays, and K is the larger the more those repeat themselves."""
+    ones, for their regret. Where that leaves room, the best of them with half as many tokens as well, and with half of
+    that: the acceptance of few prompts decides how far a draft pays, K is the larger the more those repeat themselves,
+    and a pass over a few tokens may take much longer than over one less."""
     able = [one for one in found[:MOST] if one is found[0] or (one.high >= found[0].low and one.high > 1)]
-    halves = [max(some, key=lambda one: one.speedup) for whole in able
-              if (some := [one for one in lookaheads(whole.row) if one.k <= whole.k // 2])]  # fmt: skip
-    return [*(one for one in found if one in able or adaptive(one.row)), *halves[: MOST - len(able)]]
+    shorter, layer = list[Choice](), able
+    while layer and len(able) + len(shorter) < MOST:
+        layer = [one for whole in layer if (one := halved(whole)) is not None]
+        shorter += layer
+    return [*(one for one in found if one in able or adaptive(one.row)), *shorter[: MOST - len(able)]]
+
+
+def halved(choice: Choice) -> Choice | None:
+    """The best choice of the same candidate with at most half of its lookahead, if there is one."""
+    less = (one for one in lookaheads(choice.row) if one.k <= choice.k // 2)
+    return max(less, key=lambda one: one.speedup, default=None)
 
 
 def why_not(choice: Choice, found: Sequence[Choice]) -> str:

@@ -128,6 +128,19 @@ def test_llama_cpp_is_built_for_this_processor_and_names_its_commit_and_flags(
     assert found == "llama.cpp 0.5.0 (commit ab), built with GNU 12, GGML_NATIVE=ON, BUILD_SHARED_LIBS=OFF"
 
 
+@pytest.mark.parametrize(("text", "wrong"), [("sleep 9", "does not end within 0.1 s"), (None, "No such file")])
+def test_a_program_that_does_not_say_its_version_is_named(
+    text: str | None, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "PATIENCE", 0.1)
+    program = tmp_path / "llama-server"
+    if text:
+        program.write_text(f"#!/bin/sh\nexec {text}\n")
+        program.chmod(0o755)
+    with pytest.raises(UnusableModelError, match=f"--version: .*{wrong}.*: is it llama-server"):
+        environments.llama_version(program)
+
+
 def test_without_a_compiler_llama_cpp_is_not_built(pip: Pip, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(environments.shutil, "which", lambda _: None)

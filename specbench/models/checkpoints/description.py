@@ -271,7 +271,7 @@ def resolve_dtype(name: str, config: PreTrainedConfig, device: torch.device) -> 
     if device.type == "cpu" and own.itemsize < 4:
         # A CPU has hardly any float16 arithmetic. Eager bfloat16 is slower than float32 there, and its rows
         # depend on how many positions are computed together, so that a verification would see other logits than a
-        # single step. (Compiled, on a CPU with bfloat16 products, it is faster: then it is requested by name.)
+        # single step. (Compiled, with AVX-512 or AMX, it is faster: then it is requested by name.)
         return torch.float32
     return own
 

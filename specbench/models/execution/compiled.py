@@ -70,9 +70,8 @@ def choose(wanted: str, device: torch.device) -> tuple[Name, str]:
 
 def fast_bfloat16(device: torch.device) -> bool:
     """Whether compiled CPU passes are faster in bfloat16 than in float32, and as cheap over several
-    rows as over one: with AMX, or if the processor has bfloat16 dot products and `few_rows` is used."""
-    found = capabilities()
-    return device.type == "cpu" and bool(found.get("amx_bf16") or (found.get("avx512_bf16") and by_few_rows()))
+    rows as over one: with AMX, or with `few_rows`, which reads half as many bytes."""
+    return device.type == "cpu" and (bool(capabilities().get("amx_bf16")) or by_few_rows())
 
 
 def by_few_rows() -> bool:

@@ -36,42 +36,61 @@ inline void {{kernel_name}}_kernel(
 ) {
     constexpr int COLS = N / 16;
     {{vector}} va, vb[COLS];
+{%- if pairs == 2 and not dots %}
+    __m512i both[COLS];
+    auto alone = [](__m512i x, auto half) {
+        if constexpr (half == 0) return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+        else return _mm512_castsi512_ps(_mm512_maskz_mov_epi16(0xAAAAAAAAu, x));
+    };
+{%- endif %}
     __m512 vc[M * COLS];
     c10::ForcedUnroll<M * COLS>{}([&](auto i) {
         if constexpr (accum) vc[i] = _mm512_loadu_ps(C + (i / COLS) * ldc + (i % COLS) * 16);
         else vc[i] = _mm512_setzero_ps();
     });
-    auto compute = [&](auto i, int64_t k) {
+    auto compute = [&](auto i, int64_t k, auto half) {
         constexpr int row = i / COLS, col = i % COLS;
         if constexpr (col == 0) {
 {%- if pairs == 2 %}
             int32_t pair;
             std::memcpy(&pair, A + row * lda + k, sizeof pair);
-            va = _mm512_set1_epi32(pair);
+            va = {{one}}_mm512_set1_epi32(pair){{of_pair}};
 {%- else %}
             va = _mm512_set1_ps(A[row * lda + k]);
 {%- endif %}
         }
         if constexpr (row == 0) {
+{%- if pairs == 2 and not dots %}
+            if constexpr (half == 0) {
+{%- endif %}
 {%- if pack_vnni_B_locally and pairs == 2 %}
             auto wide = [&](int64_t at) {
                 auto some = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(B + at * ldb + col * 16));
                 return _mm512_cvtepu16_epi32(some);
             };
-            vb[col] = _mm512_or_si512(wide(k), _mm512_slli_epi32(wide(k + 1), 16));
+            {{loaded}}[col] = _mm512_or_si512(wide(k), _mm512_slli_epi32(wide(k + 1), 16));
 {%- else %}
             auto at = B + k * ldb + col * 16 * {{pairs}};
-            vb[col] = {{load}}(at);
+            {{loaded}}[col] = {{load}}(at);
             _mm_prefetch(reinterpret_cast<const char*>(at) + {{ahead}}, _MM_HINT_T0);
 {%- endif %}
+{%- if pairs == 2 and not dots %}
+            }
+            vb[col] = alone(both[col], half);
+{%- endif %}
         }
-{%- if pairs == 2 %}
+{%- if dots %}
         vc[i] = _mm512_dpbf16_ps(vc[i], (__m512bh)va, (__m512bh)vb[col]);
 {%- else %}
         vc[i] = _mm512_fmadd_ps(va, vb[col], vc[i]);
 {%- endif %}
     };
-    for (int64_t k = 0; k < K; k += {{pairs}}) c10::ForcedUnroll<M * COLS>{}(compute, k);
+    for (int64_t k = 0; k < K; k += {{pairs}}) {
+        c10::ForcedUnroll<M * COLS>{}(compute, k, std::integral_constant<int, 0>{});
+{%- if pairs == 2 and not dots %}
+        c10::ForcedUnroll<M * COLS>{}(compute, k, std::integral_constant<int, 1>{});
+{%- endif %}
+    }
     c10::ForcedUnroll<M * COLS>{}([&](auto i) { _mm512_storeu_ps(C + (i / COLS) * ldc + (i % COLS) * 16, vc[i]); });
 }
 {{declare_kernel}} {
@@ -96,13 +115,19 @@ class FewRows(cpp_micro_gemm.CppMicroGemm):
 
     def codegen_define(self, kernel: Any) -> str:
         pairs, blocks = PAIRS[self.input_dtype], self.register_blocking
+        dots = pairs == 2 and multiplies_pairs()
+        halves = pairs == 2 and not dots
         options = {
             **self.get_common_options(),  # type: ignore[no-untyped-call]
             "declare_kernel": self.get_kernel_declaration(),  # type: ignore[no-untyped-call]
             "block_m": blocks.block_m,
             "block_n": blocks.block_n,
             "pairs": pairs,
-            "vector": "__m512i" if pairs == 2 else "__m512",
+            "dots": dots,
+            "vector": "__m512i" if dots else "__m512",
+            "loaded": "both" if halves else "vb",
+            "one": "alone(" if halves else "",
+            "of_pair": ", half)" if halves else "",
             "load": "_mm512_loadu_si512" if pairs == 2 else "_mm512_loadu_ps",
             "ahead": AHEAD,
         }
@@ -114,11 +139,16 @@ class FewRows(cpp_micro_gemm.CppMicroGemm):
         return kinds.VNNI2 if PAIRS[self.input_dtype] == 2 else kinds.NORMAL
 
 
+def multiplies_pairs() -> bool:
+    """Whether the processor has an instruction for pairs of bfloat16; else each is made a float32, which is a shift."""
+    has = pick_vec_isa()
+    return isinstance(has, VecAVX512) and has.is_avx512_bf16_supported()
+
+
 def fits(config: Any, m: int, n: int, k: int, alpha: float, *_: Any, **more: Any) -> bool:
     """Whether the processor's instructions support this product, and no matrix unit (AMX) is there for it."""
     pairs, has = PAIRS[config.input_dtype], pick_vec_isa()
-    dots = isinstance(has, VecAVX512) and has.is_avx512_bf16_supported() and not isinstance(has, VecAMX)
-    multiplies = pairs == 1 or dots
+    multiplies = isinstance(has, VecAVX512) and (pairs == 1 or not isinstance(has, VecAMX))
     return multiplies and alpha == 1 and k % pairs == 0
 
 

@@ -168,7 +168,7 @@ def layouts(constant: Tensor, weights: Sequence[Tensor]) -> Iterator[Layout]:
 # --- store ------------------------------------------------------------------------------------------------------------
 # Code of regions on disk, by its operations and machine, with inductor's machine code.
 
-FORMAT = 5  # of the files; increase it when `few_rows` or code outside the settings changes
+FORMAT = 6  # of the files; increase it when `few_rows` or code outside the settings changes
 MACHINE_CODE = "TORCHINDUCTOR_CACHE_DIR"
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -25,11 +26,10 @@ from tests.laws.mutants import Mutant, catches, mutants
 from tests.support.tiers import NEEDS_COMPILER, never
 from tests.support.toys import CPU
 
-DOTS = capabilities().get("avx512_bf16") and not capabilities().get("amx_bf16")
-WITH_DOTS = pytest.mark.skipif(
-    not DOTS, reason="this processor multiplies no bfloat16, or has AMX, which inductor uses"
+WITHOUT_AMX = pytest.mark.skipif(
+    bool(capabilities().get("amx_bf16")), reason="this processor has AMX, which inductor uses"
 )
-DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=WITH_DOTS)]
+DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=WITHOUT_AMX)]
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 0.1}
 COUNTS = (1, 8, 9, 17, 27)
 HERE = pytest.mark.skipif(not by_few_rows(), reason="this processor has inductor's own kernels, see by_few_rows")
@@ -55,7 +55,7 @@ def test_it_is_used_where_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> No
         assert not by_few_rows()
     monkeypatch.setattr(execution, "capabilities", lambda: {"avx512_vnni": True})
     assert by_few_rows()
-    assert not fast_bfloat16(CPU)
+    assert fast_bfloat16(CPU), "each bfloat16 is made a float32"
 
 
 # --- which products it takes ------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ TAKEN = [  # dtype, K, alpha, processor, whether it multiplies bfloat16, whether
     (torch.float32, 64, 2.0, VecAVX512, False, False),
     (torch.bfloat16, 64, 1.0, VecAVX512, True, True),
     (torch.bfloat16, 63, 1.0, VecAVX512, True, False),  # the last number would have no pair
-    (torch.bfloat16, 64, 1.0, VecAVX512, False, False),
+    (torch.bfloat16, 64, 1.0, VecAVX512, False, True),  # as float32
     (torch.bfloat16, 64, 1.0, VecAVX2, True, False),
     (torch.float32, 64, 1.0, VecAMX, True, True),
     (torch.bfloat16, 64, 1.0, VecAMX, True, False),  # inductor has a kernel for matrix units
@@ -90,8 +90,13 @@ def takes(case: int) -> partial[None]:
 CHOICES: dict[str, Mutant] = {
     "an odd number of bfloat16": (few_rows.fits, " and k % pairs == 0", "", takes(3)),
     "a product that is scaled": (few_rows.fits, " and alpha == 1", "", takes(1)),
-    "bfloat16 on any processor": (few_rows.fits, "multiplies and ", "", takes(4)),
-    "bfloat16 where a matrix unit is faster": (few_rows.fits, " and not isinstance(has, VecAMX)", "", takes(7)),
+    "bfloat16 on any processor": (few_rows.fits, "multiplies and ", "", takes(5)),
+    "bfloat16 where a matrix unit is faster": (
+        few_rows.fits,
+        " and (pairs == 1 or not isinstance(has, VecAMX))",
+        "",
+        takes(7),
+    ),
 }
 
 
@@ -135,6 +140,11 @@ inline __m512 _mm512_loadu_ps(const void* at) { return read<__m512>(at); }
 inline __m512i _mm512_loadu_si512(const void* at) { return read<__m512i>(at); }
 inline __m256i _mm256_loadu_si256(const __m256i* at) { return read<__m256i>(at); }
 inline void _mm512_storeu_ps(float* at, __m512 v) { std::memcpy(at, v.x, sizeof v.x); }
+inline __m512 _mm512_castsi512_ps(__m512i v) { return read<__m512>(v.x); }
+inline __m512i _mm512_maskz_mov_epi16(uint32_t mask, __m512i a) {
+    auto half = [&](int bit, uint32_t kept) { return mask >> bit & 1 ? kept : 0u; };
+    return each<__m512i>([&](int i) { return a.x[i] & (half(2 * i, 0xffffu) | half(2 * i + 1, 0xffff0000u)); });
+}
 inline __m512 _mm512_setzero_ps() { return each<__m512>([](int) { return 0.f; }); }
 inline __m512 _mm512_set1_ps(float a) { return each<__m512>([&](int) { return a; }); }
 inline __m512i _mm512_set1_epi32(int32_t a) { return each<__m512i>([&](int) { return a; }); }
@@ -159,38 +169,42 @@ extern "C" void run(const {0}* A, const {0}* B, float* C, int64_t M, int64_t N, 
 M, K, ROWS, COLUMNS = 3, 6, 2, 32  # the last row is a block of its own
 
 
-def kernel(dtype: torch.dtype, local: bool, folder: Path) -> Any:
-    """The kernel as machine code. local: it makes the pairs of B itself."""
+def kernel(dtype: torch.dtype, local: bool, dots: bool, folder: Path) -> Any:
+    """The kernel as machine code. local: it makes the pairs of B itself. dots: the processor multiplies pairs."""
     blocks = GemmBlocking(ROWS, COLUMNS, few_rows.PAIRS[dtype])
     made = few_rows.FewRows("few_rows", dtype, dtype, torch.float32, torch.float32, blocks)
     made.use_local_vnni_blocking(local)
     source, library = folder / "kernel.cpp", folder / "kernel.so"
-    text = made.codegen_define(None) + RUN.format(made.get_common_options()["input_t"])  # type: ignore[no-untyped-call]
+    with patch.object(few_rows, "multiplies_pairs", lambda: dots):
+        text = made.codegen_define(None) + RUN.format(made.get_common_options()["input_t"])  # type: ignore[no-untyped-call]
     source.write_text(VECTORS + text)
     compiler = next(filter(None, map(shutil.which, execution.COMPILERS)))
     subprocess.run([compiler, "-std=c++17", "-O0", "-shared", "-fPIC", source, "-o", library], check=True)
     return ctypes.CDLL(str(library)).run
 
 
-KERNELS = {  # name: (dtype, whether it makes the pairs of B itself)
-    "float32": (torch.float32, False),
-    "pairs of bfloat16": (torch.bfloat16, False),
-    "bfloat16": (torch.bfloat16, True),
+KERNELS = {  # name: (dtype, whether it makes the pairs of B itself, whether the processor multiplies pairs)
+    "float32": (torch.float32, False, False),
+    "pairs of bfloat16": (torch.bfloat16, False, True),
+    "bfloat16": (torch.bfloat16, True, True),
+    "halves of pairs of bfloat16": (torch.bfloat16, False, False),
+    "halves of bfloat16": (torch.bfloat16, True, False),
 }
 
 
 @NEEDS_COMPILER
 @pytest.mark.parametrize("how", KERNELS)
 def test_the_kernel_multiplies_and_adds(how: str, tmp_path: Path) -> None:
-    dtype, local = KERNELS[how]
-    width = COLUMNS if how == "pairs of bfloat16" else 2 * COLUMNS  # of these inductor gives it one block at a time
+    dtype, local, dots = KERNELS[how]
+    laid = dtype == torch.bfloat16 and not local
+    width = COLUMNS if laid else 2 * COLUMNS  # of these inductor gives it one block at a time
     generator = torch.Generator().manual_seed(0)
     a, b, before = (
         torch.randint(-8, 8, size, generator=generator) for size in ((M, K + 2), (K, width), (M, width + 1))
     )
-    laid_out = b.reshape(K // 2, 2, width).transpose(1, 2) if how == "pairs of bfloat16" else b
+    laid_out = b.reshape(K // 2, 2, width).transpose(1, 2) if laid else b
     given = [a.to(dtype), laid_out.to(dtype).contiguous()]
-    run = kernel(dtype, local, tmp_path)
+    run = kernel(dtype, local, dots, tmp_path)
     for accum in (False, True):
         c = before.float()
         tensors = (ctypes.c_void_p(x.data_ptr()) for x in (*given, c))
@@ -207,6 +221,10 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "the last rows left out": ("float32", "range(block_m, 0, -1)", "range(block_m, 1, -1)"),
     "columns of the first block": ("float32", "B + n, C", "B, C"),
     "the first number of a pair twice": ("bfloat16", "wide(k + 1)", "wide(k)"),
+    "the first half twice": ("halves of bfloat16", "_mm512_maskz_mov_epi16(0xAAAAAAAAu, x)",
+                             "_mm512_slli_epi32(x, 16)"),
+    "the second half with the first": ("halves of pairs of bfloat16", "_mm512_maskz_mov_epi16(0xAAAAAAAAu, x)",
+                                       "_mm512_maskz_mov_epi16(0xFFFFFFFFu, x)"),
     "a number of a row for a pair": ("pairs of bfloat16", "k += {{pairs}}", "k += 1"),
 }  # fmt: skip
 
@@ -259,7 +277,7 @@ def region(rows: int, dtype: torch.dtype) -> Region:
 @NEEDS_COMPILER
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_inductor_takes_it_for_any_number_of_rows_with_one_layout_of_weights(dtype: torch.dtype) -> None:
-    told = "_mm512_dpbf16_ps" if dtype == torch.bfloat16 else "_mm512_fmadd_ps"
+    told = "_mm512_dpbf16_ps" if dtype == torch.bfloat16 and few_rows.multiplies_pairs() else "_mm512_fmadd_ps"
     layouts = []
     for rows in (1, 17):
         code = compiled(region(rows, dtype), settings(CPU))
