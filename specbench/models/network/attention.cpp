@@ -174,6 +174,7 @@ struct View {
 
 template <class T>
 void all(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask, float scale, Tensor& found) {
+  STD_TORCH_CHECK(key.stride(2) == SIZE && value.stride(2) == SIZE, "the slots of a head must be next to each other");
   const View<T> q(query), k(key), v(value), m(mask);
   T* out = static_cast<T*>(found.mutable_data_ptr());
   const int64_t heads = query.size(1), queries = query.size(2), keys = key.size(2), tasks = query.size(0) * heads * queries;

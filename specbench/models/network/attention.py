@@ -110,7 +110,7 @@ _library = torch.library.Library("specbench", "FRAGMENT")  # type: ignore[no-unt
 @cache
 def operator(size: int) -> Any:
     """attend(query [B, H', q, D], key and value [B, H', L, D], mask [B or 1, 1, q or 1, L], scale) → [B, H', q, D] for
-    heads of this size, each number next to the following one. The mask is added. None if it cannot be compiled."""
+    heads of this size, whose numbers and slots are next to each other. The mask is added. None if it cannot be made."""
     if missing_compiler():
         return None
     name = f"attend{size}"
@@ -133,9 +133,9 @@ def by_operator(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) 
     if mask is None or query.device.type != "cpu" or torch.compiler.is_compiling() or get_proxy_mode() is None:
         return False
     alike = {key.dtype, value.dtype, mask.dtype} == {query.dtype} and value.shape[3] == query.shape[3]
-    alike = alike and all(x.stride(3) == 1 for x in (query, key, value, mask))
+    laid = all(x.stride(3) == 1 for x in (query, key, value, mask)) and key.stride(2) == value.stride(2) == key.shape[3]
     few = query.shape[2] * query.shape[1] // key.shape[1] <= QUERIES and query.shape[3] % VECTOR == 0
-    return alike and few and query.dtype in DTYPES and operator(query.shape[3]) is not None
+    return alike and laid and few and query.dtype in DTYPES and operator(query.shape[3]) is not None
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

@@ -208,8 +208,12 @@ def test_the_operator_is_attention(size: int, dtype: torch.dtype, seen: str) -> 
         assert torch.equal(alone, found[:1, :, number : number + 1])
     laid_otherwise = query.transpose(1, 2).contiguous().transpose(1, 2)
     assert torch.equal(attend(laid_otherwise, key.contiguous(), value, mask.repeat(2, 1, 1, 1), 0.3), found)
-    with pytest.raises(RuntimeError, match="next to each other"):
-        attend(query.mT.contiguous().mT, key, value, mask, 0.3)
+    for wrong in (
+        (query.mT.contiguous().mT, key, value),
+        (query, key.transpose(1, 2).contiguous().transpose(1, 2), value),
+    ):
+        with pytest.raises(RuntimeError, match="next to each other"):
+            attend(*wrong, mask, 0.3)
 
 
 @pytest.mark.slow
@@ -236,6 +240,9 @@ def test_compiled_rounds_use_the_operator(groups: int) -> None:
     call = lambda x: grouped_attention(module, x, key, value, mask, scaling=0.3)[0]  # type: ignore[arg-type]  # noqa: E731
     names = [str(node.target) for node in trace(call, query).graph.graph.nodes]
     assert sum("attend16" in name for name in names) == 1
+    apart = key.transpose(1, 2).contiguous().transpose(1, 2)  # the slots of a head
+    other = lambda x: grouped_attention(module, x, apart, value, mask, scaling=0.3)[0]  # type: ignore[arg-type]  # noqa: E731
+    assert torch.allclose(trace(other, query).result, call(query), atol=1e-6)
     compiled = Regional(call, Regions(Store(settings(CPU))), never)
     assert torch.equal(compiled(query), compiled(query))
     assert torch.allclose(compiled(query), call(query), atol=1e-6)
