@@ -285,12 +285,12 @@ def deploy(answer: Recommendation, rows: Sequence[Row]) -> list[str]:
     served, named = text_in(row, "backend"), ("target", "draft", "method", "k", "schedule", "spec_config", "spec_args")
     spec = RunSpec(**{name: row[name] for name in named if row.get(name)})
     place = resolve(spec.draft).place if spec.draft else None  # engines do not know our aliases
-    draft_of = {"llama-server": place if not place or place.endswith(GGUF) else f"DRAFT{GGUF}"}
+    converted = {} if not place or place.endswith(GGUF) else {"llama-server": f"DRAFT{GGUF}"}
     spec = spec.with_(draft=place)
     arm, more = spec.spec_config or arms.METHODS.get(spec.method, ""), arms.split(spec.spec_args)
     engines = [one for one in ([served] if served in arms.ENGINES else arms.ENGINES) if arm in arms.ENGINES[one].named]
     engines = engines if spec.schedule == "constant" else []
-    words = {one: [*arms.filled(spec.with_(backend=one), arm, draft_of.get(one, place)), *more] for one in engines}
+    words = {one: [*arms.filled(spec.with_(backend=one), arm, converted.get(one, place)), *more] for one in engines}
     if arms.passed_through(spec):
         words = {served: [*([arms.CONFIG, spec.spec_config] if spec.spec_config else []), *more]}
     lines = [f"{one}: {shlex.join(some)}" for one, some in words.items()]

@@ -1,4 +1,4 @@
-// Attention of few queries over the keys and values of a cache of which a mask hides a part: what is hidden is not read.
+// Attention of few queries over the keys and values of a cache. Slots that a mask hides are not read.
 //
 // out[q] = sum over visible k of softmax(query[q] · key[k] * scale + mask[q, k]) * value[k], of SIZE numbers
 //

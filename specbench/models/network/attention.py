@@ -96,9 +96,9 @@ AttentionInterface.register(NAME, grouped_attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-# --- kernel -----------------------------------------------------------------------------------------------------------
-# Compiled rounds on a CPU read a fixed number of slots, of which a mask hides most, and torch's kernel computes all of
-# them. attention.cpp reads what is visible. It is compiled for the size of a head and this processor, as an operator.
+# --- operator ---------------------------------------------------------------------------------------------------------
+# The masks of compiled rounds on a CPU have a fixed number of slots and hide most of them. torch computes hidden slots
+# as well, attention.cpp does not read them. It is compiled for the size of a head and this processor.
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 VECTOR, QUERIES = 16, 64  # numbers of a head are a multiple of it; the most queries, those of a group counted
