@@ -151,7 +151,7 @@ def recommend(
     from specbench.jobs.recommend import Setup, candidates, start_recommend
     from specbench.models.checkpoints.names import default_draft
 
-    settings = with_lists({**USUAL, "k": 8, **settings_of(given)})
+    settings = with_lists({**USUAL, **settings_of(given)})
     draft = settings.get("draft") or default_draft(str(settings.get("target", "demo")))
     chosen = candidates(settings, draft)
     from specbench.jobs.output import output_of

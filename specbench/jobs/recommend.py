@@ -53,6 +53,7 @@ from specbench.show.verdict import together, topics_of
 from specbench.spec import RunSpec
 from specbench.wording import Row, formatted, grouped, interval_text, number_in, text_in
 
+LARGEST = 8  # K of the first run
 SCOUTS, LEAST = 8, 4  # prompts of the first run, or a turn of a larger load, and of the second one at least
 REQUESTS, SHARE = 40, 0.25  # of an audit, and the part of the time that is kept for audits
 SHORTEST, QUICK = 3, 60  # minutes of an audit, at least; seconds that the 20 prompts of an answer may always take
@@ -102,7 +103,11 @@ def unlimited(specs: Sequence[RunSpec]) -> list[RunSpec]:
 
 
 def candidates(settings: dict[str, Any], draft: str | None) -> dict[str, Any]:
-    """The settings with the candidates of their engine, unless some are named: those that servers have as well."""
+    """The settings with the candidates of their engine, unless some are named: those that servers have as well. And
+    with the largest K, unless the words for the engine have one."""
+    config = settings.get("spec_config")
+    passed = str(config).startswith("{") if config else "spec_args" in settings
+    settings = settings if passed else {"k": LARGEST, **settings}
     if engine := arms.ENGINES.get(str(settings.get("backend"))):
         named = [name for name in ("draft-model", *SELF) if name in engine.named and (draft or name in SELF)]
         axis, given = {"spec_config": named}, {"spec_config", "spec_args", "method"} & {*settings}

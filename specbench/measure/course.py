@@ -123,12 +123,13 @@ def warm_up(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms:
 def warm_ups(arm: str, spec: RunSpec, prompts: PromptSet, count: int) -> Iterator[tuple[list[Ids], list[int]]]:
     """Prompts and seeds of every warm-up: one batch, or one request if requests have arrival times.
 
-    Servers, which keep prompts and some of them answers, are sent other words.
+    Servers, which keep prompts and some of them answers, are sent other words, and as few batches as hold `count`.
     """
-    every = cycle(prompts.prompts)
-    for number in range(count):
-        some = [next(every) for _ in range(spec.batch if spec.arrivals is None else 1)]
-        sent: list[Ids] = [unlike(p.ids) if spec.backend in SERVED else p.ids for p in some]
+    every, served = cycle(prompts.prompts), spec.backend in SERVED
+    rows = spec.batch if spec.arrivals is None else 1
+    for number in range(-(-count // rows) if served else count):
+        some = [next(every) for _ in range(rows)]
+        sent: list[Ids] = [unlike(p.ids) if served else p.ids for p in some]
         yield sent, [seed_of(spec, p.id, number, f"warm-up {side(arm)}") for p in some]
 
 

@@ -353,6 +353,12 @@ def test_k_comes_from_the_words(backend: str, words: dict[str, Any], found: int 
             grid.cells({"backend": backend, "k": 2, **words})
 
 
+def test_words_with_their_own_k_are_in_a_list_of_arms_with_several_k() -> None:
+    policy = '{"method": "ngram", "num_speculative_tokens": 8, "num_speculative_tokens_per_batch_size": [[1, 8, 4]]}'
+    found = grid.cells({"backend": "vllm-serve", "spec_config": ["ngram", policy], "k": [2, 4]})
+    assert [(one.spec_config, one.k) for one in found] == [("ngram", 2), ("ngram", 4), (policy, 8)]
+
+
 @pytest.mark.parametrize(
     ("backend", "words", "variable", "found"),
     [

@@ -58,12 +58,19 @@ def test_candidates_are_measured_at_the_largest_lookahead_and_those_that_could_w
 
 
 def test_candidates_are_those_that_an_engine_has() -> None:
-    assert candidates({}, "d") == {"method": ["chain", "prompt-lookup"]}
-    assert candidates({}, None) == {"method": ["prompt-lookup"]}
-    assert candidates({"method": ["chain"]}, "d") == {"method": ["chain"]}
+    assert candidates({}, "d") == {"method": ["chain", "prompt-lookup"], "k": 8}
+    assert candidates({}, None)["method"] == ["prompt-lookup"]
+    assert candidates({"method": ["chain"], "k": 4}, "d") == {"method": ["chain"], "k": 4}
     assert candidates({"backend": "vllm-serve"}, "d")["spec_config"] == ["draft-model", "ngram", "suffix"]
     assert candidates({"backend": "llama-server"}, None)["spec_config"] == ["ngram", "ngram-mod"]
-    assert candidates({"backend": "sglang", "spec_config": ["mtp"]}, "d")["spec_config"] == ["mtp"]
+    named = {"backend": "sglang", "spec_config": ["mtp"]}
+    assert candidates(named, "d") == {**named, "k": 8}
+
+
+@pytest.mark.parametrize("words", [{"spec_config": '{"method": "ngram"}'}, {"spec_args": "--spec-default"}])
+def test_words_that_go_to_an_engine_have_their_own_k(words: dict[str, Any]) -> None:
+    assert "k" not in candidates({"backend": "vllm-serve", **words}, None)
+    assert candidates({"spec_config": "ngram", "spec_args": "--more"}, None)["k"] == 8
 
 
 def row(method: str, k: int, speedup: float, spread: float = 0.05, **more: Any) -> dict[str, Any]:
