@@ -97,12 +97,16 @@ inline void {{kernel_name}}_kernel(
     for (int64_t m = 0; m < M; m += {{block_m}}) {
         for (int64_t n = 0; n < N; n += {{block_n}}) {
             switch (std::min<int64_t>(M - m, {{block_m}})) {
-{%- for rows in range(block_m, 0, -1) %}
-            case {{rows}}:
-                {{kernel_name}}_kernel<{{rows}}, {{block_n}}, accum>(
+{%- for some in rows %}
+            case {{some}}:
+                {{kernel_name}}_kernel<{{some}}, {{block_n}}, accum>(
                     A + m * lda, B + n, C + m * ldc + n, K, lda, ldb, ldc);
                 break;
 {%- endfor %}
+            default:
+                for (int64_t row = m; row < std::min<int64_t>(M, m + {{block_m}}); row++)
+                    {{kernel_name}}_kernel<1, {{block_n}}, accum>(
+                        A + row * lda, B + n, C + row * ldc + n, K, lda, ldb, ldc);
             }
         }
     }
@@ -111,7 +115,16 @@ inline void {{kernel_name}}_kernel(
 
 
 class FewRows(cpp_micro_gemm.CppMicroGemm):
-    """C = A · B, or C += A · B, for A [M, K], and B [K, N] in blocks, of float32 or bfloat16, and C of float32."""
+    """C = A · B, or C += A · B, for A [M, K], and B [K, N] in blocks, of float32 or bfloat16, and C of float32.
+
+    Only blocks with the rows that occur are compiled for all rows at once: each takes the compiler a tenth of a second.
+    """
+
+    tried = 0  # M of the product for which a kernel is chosen; 0 if it varies
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self.rows = type(self).tried
 
     def codegen_define(self, kernel: Any) -> str:
         pairs, blocks = PAIRS[self.input_dtype], self.register_blocking
@@ -122,6 +135,7 @@ class FewRows(cpp_micro_gemm.CppMicroGemm):
             "declare_kernel": self.get_kernel_declaration(),  # type: ignore[no-untyped-call]
             "block_m": blocks.block_m,
             "block_n": blocks.block_n,
+            "rows": blocks_of(self.rows, blocks.block_m),
             "pairs": pairs,
             "dots": dots,
             "vector": "__m512i" if dots else "__m512",
@@ -139,6 +153,12 @@ class FewRows(cpp_micro_gemm.CppMicroGemm):
         return kinds.VNNI2 if PAIRS[self.input_dtype] == 2 else kinds.NORMAL
 
 
+def blocks_of(rows: int, block: int) -> list[int]:
+    """The numbers of rows, but for one, of blocks into which a matrix is divided; all if `rows` is 0."""
+    whole, rest = divmod(rows, block)
+    return [one for one in ([block] * (whole > 0) + [rest] if rows else range(2, block + 1)) if one > 1]
+
+
 def multiplies_pairs() -> bool:
     """Whether the processor has an instruction for pairs of bfloat16; else each is made a float32, which is a shift."""
     has = pick_vec_isa()
@@ -147,6 +167,7 @@ def multiplies_pairs() -> bool:
 
 def fits(config: Any, m: int, n: int, k: int, alpha: float, *_: Any, **more: Any) -> bool:
     """Whether the processor's instructions support this product, and no matrix unit (AMX) is there for it."""
+    FewRows.tried = 0 if more.get("dynamic_M") else m
     pairs, has = PAIRS[config.input_dtype], pick_vec_isa()
     multiplies = isinstance(has, VecAVX512) and (pairs == 1 or not isinstance(has, VecAMX))
     return multiplies and alpha == 1 and k % pairs == 0

@@ -8,11 +8,12 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from itertools import count
+from itertools import accumulate, count, pairwise
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -99,38 +100,63 @@ def machine_code(source: Path, options: Sequence[str]) -> Path:
 
 
 # --- joining ----------------------------------------------------------------------------------------------------------
-# Quantised layers that read the same tensor (query, key and value; gate and up) are one call:
-# one quantisation and one start of the threads.
+# Layers that read the same tensor (query, key and value; gate and up) are one call: the threads start once. Quantised
+# ones quantise it once. The weights of others are stacked when the code is made.
 
 ONE, MANY = torch.ops.specbench.linear.default, torch.ops.specbench.linears.default
+PRODUCT, TRANSPOSED, VIEW = torch.ops.aten.mm.default, torch.ops.aten.t.default, torch.ops.aten.view.default
 
 
-def joined(recorded: Graph) -> Graph:
-    """The graph with such calls joined."""
+def joined(recorded: Graph, rows: Mapping[str, int] = MappingProxyType({})) -> Graph:
+    """The graph with such calls joined. rows: of the matrices [rows, columns] that are constants, by attribute."""
     graph = Graph()
     graph.output(graph.graph_copy(recorded, {}))
-    found: dict[Node, list[Node]] = {}
+    found: dict[tuple[Node, str], list[Node]] = {}
     for node in graph.nodes:
         if node.op != "call_function":
             continue
-        # weights exist before any computation
-        if node.target is ONE and all(one.op in ("get_attr", "placeholder") for one in node.all_input_nodes[1:]):
-            found.setdefault(node.args[0], []).append(node)
+        if (read := what_is_read(node)) is not None:
+            found.setdefault(read, []).append(node)
         elif writes(node):  # later reads see another tensor
-            for x in [x for x in found if x in node.all_input_nodes or root(x) in map(root, node.all_input_nodes)]:
-                replace(graph, found.pop(x))
+            given = node.all_input_nodes
+            for read in [read for read in found if read[0] in given or root(read[0]) in map(root, given)]:
+                replace(graph, found.pop(read), rows)
     for calls in found.values():
-        replace(graph, calls)
+        replace(graph, calls, rows)
     return graph
 
 
-def replace(graph: Graph, calls: Sequence[Node]) -> None:
+def what_is_read(node: Node) -> tuple[Node, str] | None:
+    """The tensor that a layer multiplies by constants, and in which form; None for other operators."""
+    if node.target not in (ONE, PRODUCT):
+        return None
+    x, *weights = node.all_input_nodes
+    if node.target is ONE:  # weights exist before any computation
+        return (x, "codes") if all(one.op in ("get_attr", "placeholder") for one in weights) else None
+    if [one.target for one in weights] != [TRANSPOSED] or weights[0].all_input_nodes[0].op != "get_attr":
+        return None
+    return (x.all_input_nodes[0], str(x.args[1])) if x.target is VIEW else (x, "")
+
+
+def replace(graph: Graph, calls: Sequence[Node], rows: Mapping[str, int]) -> None:
     if len(calls) < 2:
         return
-    _, *rest = zip(*(call.args for call in calls), strict=True)
     with graph.inserting_before(calls[0]):
-        whole = graph.call_function(MANY, (calls[0].args[0], *map(list, rest)))
-    for number, call in enumerate(calls):
-        with graph.inserting_before(call):
-            call.replace_all_uses_with(graph.call_function(operator.getitem, (whole, number)))
+        parts = products(graph, calls, rows) if calls[0].target is PRODUCT else quantised(graph, calls)
+    for call, part in zip(calls, parts, strict=True):
+        call.replace_all_uses_with(part)
         graph.erase_node(call)
+
+
+def quantised(graph: Graph, calls: Sequence[Node]) -> list[Node]:
+    _, *rest = zip(*(call.args for call in calls), strict=True)
+    whole = graph.call_function(MANY, (calls[0].args[0], *map(list, rest)))
+    return [graph.call_function(operator.getitem, (whole, number)) for number in range(len(calls))]
+
+
+def products(graph: Graph, calls: Sequence[Node], rows: Mapping[str, int]) -> list[Node]:
+    weights = [call.all_input_nodes[1].all_input_nodes[0] for call in calls]
+    stacked = graph.call_function(torch.ops.aten.cat.default, (weights,))
+    whole = graph.call_function(PRODUCT, (calls[0].args[0], graph.call_function(TRANSPOSED, (stacked,))))
+    ends = [0, *accumulate(rows[str(weight.target)] for weight in weights)]
+    return [graph.call_function(torch.ops.aten.slice.Tensor, (whole, 1, *some)) for some in pairwise(ends)]

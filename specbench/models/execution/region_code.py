@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations, product
 from pathlib import Path
@@ -89,8 +89,22 @@ def compiled(region: Region, settings: Mapping[str, Any]) -> Code:
     """Compile a region. Raises UncutError if its code would serve no other weights."""
     # inductor would cache the constants as well; inputs of a region always have its shapes, or it is another one
     ours = {"fx_graph_cache": False, "size_asserts": False, "alignment_asserts": False}
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), quiet(), nullcontext() if gpus() else unloaded():
         return with_kernels({**settings, **ours}, lambda given: compiled_with(given, region))
+
+
+@contextmanager
+def unloaded() -> Iterator[None]:
+    """Let inductor return while the C++ compiler works: whoever loads the code waits for it, and meanwhile the next
+    region is compiled. Half of the time is inductor's own, in Python, on one core."""
+    from torch._inductor import async_compile
+
+    owner: Any = async_compile.AsyncCompile
+    waiting, owner._wait_futures = owner._wait_futures, lambda self, scope: None
+    try:
+        yield
+    finally:
+        owner._wait_futures = waiting
 
 
 def compiled_with(settings: dict[str, Any], region: Region) -> Code:
@@ -104,7 +118,8 @@ def compiled_with(settings: dict[str, Any], region: Region) -> Code:
     parameters = {f"w{number}": torch.nn.Parameter(one, requires_grad=False) for number, one in enumerate(weights)}
     with FakeTensorMode(allow_non_fake_inputs=True):
         inputs = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in region.like]
-    graph, found = joined(region.graph), list[Any]()
+    rows = {f"w{number}": one.shape[0] for number, one in enumerate(weights)}
+    graph, found = joined(region.graph, rows), list[Any]()
 
     def inner(graph: Any, given: Any, **more: Any) -> Any:
         code = compile_fx_inner(graph, given, **more)
@@ -168,7 +183,7 @@ def layouts(constant: Tensor, weights: Sequence[Tensor]) -> Iterator[Layout]:
 # --- store ------------------------------------------------------------------------------------------------------------
 # Code of regions on disk, by its operations and machine, with inductor's machine code.
 
-FORMAT = 6  # of the files; increase it when `few_rows` or code outside the settings changes
+FORMAT = 7  # of the files; increase it when `few_rows` or code outside the settings changes
 MACHINE_CODE = "TORCHINDUCTOR_CACHE_DIR"
 
 
@@ -182,8 +197,11 @@ class Store:
     _known: dict[str, Code] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        import torch._inductor.config
         from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+        # without this every process compiles, or at least loads, a file for each set of vector instructions
+        torch._inductor.config.cpp.vec_isa_ok = True
         # torch's default is a temporary folder, and torch writes its name here on first use
         usual = (default_cache_dir(), str(self.folder / "machine"))
         self.folder = own(self.folder)
@@ -252,9 +270,8 @@ class Regions:
     _constants: WeakValueDictionary[Any, Tensor] = field(default_factory=WeakValueDictionary, init=False, repr=False)
     _loaded: dict[str, Call] = field(default_factory=dict, init=False, repr=False)  # code without weights, by key
 
-    def call(self, region: Region) -> Call:
-        """A region with its weights. Raises UncutError."""
-        code = self.codes.code(region)
+    def call(self, region: Region, code: Code) -> Call:
+        """A region with its weights."""
         if region.weights:
             return code.load(lambda layout: self._constant(layout, region.weights))
         if region.key not in self._loaded:
@@ -279,9 +296,11 @@ class Program:
         def at(nodes: Sequence[Node]) -> tuple[int, ...]:
             return tuple(numbers.setdefault(node, len(numbers)) for node in nodes)
 
+        # all before any is loaded, which waits for the C++ compiler
+        codes = [step if isinstance(step, str) else (step, regions.codes.code(step)) for step in plan.steps]
         steps: list[Step | str] = [
-            step if isinstance(step, str) else Step(regions.call(step), at(step.inputs), at(step.outputs), ())
-            for step in plan.steps
+            one if isinstance(one, str) else Step(regions.call(*one), at(one[0].inputs), at(one[0].outputs), ())
+            for one in codes
         ]
         self.arguments, self.ends, captured = at(plan.arguments), at(plan.ends), at(list(plan.captured))
         self.values: list[Any] = [None] * len(numbers)

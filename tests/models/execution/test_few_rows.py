@@ -169,10 +169,12 @@ extern "C" void run(const {0}* A, const {0}* B, float* C, int64_t M, int64_t N, 
 M, K, ROWS, COLUMNS = 3, 6, 2, 32  # the last row is a block of its own
 
 
-def kernel(dtype: torch.dtype, local: bool, dots: bool, folder: Path) -> Any:
-    """The kernel as machine code. local: it makes the pairs of B itself. dots: the processor multiplies pairs."""
+def kernel(dtype: torch.dtype, local: bool, dots: bool, folder: Path, rows: int = 0) -> Any:
+    """The kernel as machine code, made for `rows`. local: it makes the pairs of B itself. dots: the processor
+    multiplies pairs."""
     blocks = GemmBlocking(ROWS, COLUMNS, few_rows.PAIRS[dtype])
-    made = few_rows.FewRows("few_rows", dtype, dtype, torch.float32, torch.float32, blocks)
+    with patch.object(few_rows.FewRows, "tried", rows):
+        made = few_rows.FewRows("few_rows", dtype, dtype, torch.float32, torch.float32, blocks)
     made.use_local_vnni_blocking(local)
     source, library = folder / "kernel.cpp", folder / "kernel.so"
     with patch.object(few_rows, "multiplies_pairs", lambda: dots):
@@ -183,19 +185,34 @@ def kernel(dtype: torch.dtype, local: bool, dots: bool, folder: Path) -> Any:
     return ctypes.CDLL(str(library)).run
 
 
-KERNELS = {  # name: (dtype, whether it makes the pairs of B itself, whether the processor multiplies pairs)
-    "float32": (torch.float32, False, False),
-    "pairs of bfloat16": (torch.bfloat16, False, True),
-    "bfloat16": (torch.bfloat16, True, True),
-    "halves of pairs of bfloat16": (torch.bfloat16, False, False),
-    "halves of bfloat16": (torch.bfloat16, True, False),
+KERNELS = {  # name: (dtype, it makes the pairs of B itself, the processor multiplies pairs, rows for which it is made)
+    "float32": (torch.float32, False, False, 0),
+    "pairs of bfloat16": (torch.bfloat16, False, True, 0),
+    "bfloat16": (torch.bfloat16, True, True, 0),
+    "halves of pairs of bfloat16": (torch.bfloat16, False, False, 0),
+    "halves of bfloat16": (torch.bfloat16, True, False, 0),
+    "float32, for one row": (torch.float32, False, False, 1),
 }
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"), [(0, [2, 3, 4]), (1, []), (3, [3]), (4, [4]), (5, [4]), (6, [4, 2]), (15, [4, 3])]
+)
+def test_blocks_have_the_rows_that_occur(rows: int, found: list[int]) -> None:
+    assert few_rows.blocks_of(rows, 4) == found
+
+
+@pytest.mark.parametrize(("varies", "rows"), [(False, 5), (True, 0)])
+def test_a_kernel_is_made_for_the_rows_of_the_product_unless_they_vary(varies: bool, rows: int) -> None:
+    few_rows.fits(SimpleNamespace(input_dtype=torch.float32), 5, 48, 64, 1.0, dynamic_M=varies)
+    blocks = GemmBlocking(ROWS, COLUMNS, 1)
+    assert few_rows.FewRows("few_rows", *[torch.float32] * 4, blocks).rows == rows
 
 
 @NEEDS_COMPILER
 @pytest.mark.parametrize("how", KERNELS)
 def test_the_kernel_multiplies_and_adds(how: str, tmp_path: Path) -> None:
-    dtype, local, dots = KERNELS[how]
+    dtype, local, dots, rows = KERNELS[how]
     laid = dtype == torch.bfloat16 and not local
     width = COLUMNS if laid else 2 * COLUMNS  # of these inductor gives it one block at a time
     generator = torch.Generator().manual_seed(0)
@@ -204,7 +221,7 @@ def test_the_kernel_multiplies_and_adds(how: str, tmp_path: Path) -> None:
     )
     laid_out = b.reshape(K // 2, 2, width).transpose(1, 2) if laid else b
     given = [a.to(dtype), laid_out.to(dtype).contiguous()]
-    run = kernel(dtype, local, dots, tmp_path)
+    run = kernel(dtype, local, dots, tmp_path, rows)
     for accum in (False, True):
         c = before.float()
         tensors = (ctypes.c_void_p(x.data_ptr()) for x in (*given, c))
@@ -218,8 +235,8 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "sums begin at zero": ("float32", "vc[i] = _mm512_loadu_ps(C + (i / COLS) * ldc + (i % COLS) * 16)",
                            "vc[i] = _mm512_setzero_ps()"),
     "sums begin at what was there": ("float32", "if constexpr (accum)", "if constexpr (true)"),
-    "the last rows left out": ("float32", "range(block_m, 0, -1)", "range(block_m, 1, -1)"),
-    "columns of the first block": ("float32", "B + n, C", "B, C"),
+    "the last rows left out": ("float32", "int64_t row = m;", "int64_t row = m + 1;"),
+    "columns of the first block": ("float32", "A + m * lda, B + n, C", "A + m * lda, B, C"),
     "the first number of a pair twice": ("bfloat16", "wide(k + 1)", "wide(k)"),
     "the first half twice": ("halves of bfloat16", "_mm512_maskz_mov_epi16(0xAAAAAAAAu, x)",
                              "_mm512_slli_epi32(x, 16)"),

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 from specbench.models.execution import int8_operators
 from specbench.models.execution.compiled import settings
-from specbench.models.execution.int8_operators import MANY, ONE, joined
+from specbench.models.execution.int8_operators import MANY, ONE, PRODUCT, joined
 from specbench.models.execution.region_code import Regional, Regions, Store
 from specbench.models.execution.regions import cut, trace
 from specbench.models.network.packed import Int4Linear, Int8Linear
@@ -115,6 +116,34 @@ def test_layers_that_read_the_same_tensor_are_one_call() -> None:
         for graph in (region.graph, joined(region.graph))
     )
     assert (before, after) == ([ONE] * 6, [MANY, MANY, ONE])
+
+
+class Plain(nn.Module):
+    """The same with weights that are not quantised; two of the layers read a view of the tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.some = nn.ModuleList(nn.Linear(32, height, bias=False) for height in (48, 16, 5))
+        self.others = nn.ModuleList(nn.Linear(32, 8, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * 3
+        view = y[None]
+        first = self.others[0](view) + self.others[1](view)
+        y.mul_(2)
+        return torch.cat([layer(x) for layer in self.some] + [first[0], self.others[2](y)], -1)
+
+
+def test_products_of_the_same_tensor_are_one_by_all_weights() -> None:
+    block, x = Plain().requires_grad_(False), torch.randn(3, 32)
+    (region,) = cut(trace(block, x)).steps
+    assert not isinstance(region, str)
+    graph = joined(region.graph, {f"w{number}": weight.shape[0] for number, weight in enumerate(region.weights)})
+    assert [sum(node.target is PRODUCT for node in one.nodes) for one in (region.graph, graph)] == [6, 3]
+    weights = {f"w{number}": nn.Parameter(weight, False) for number, weight in enumerate(region.weights)}
+    (found,) = GraphModule(weights, graph)(x)
+    assert torch.allclose(found, block(x), atol=1e-5)
 
 
 def test_compiled_rounds_give_what_eager_ones_give() -> None:

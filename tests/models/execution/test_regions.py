@@ -299,7 +299,8 @@ def region() -> Region:
 
 def test_what_was_compiled_is_found_again(compiler: Stub, tmp_path: Path) -> None:
     for _ in range(2):
-        call = Regions(Store({"a": 1}, tmp_path)).call(region())
+        store = Store({"a": 1}, tmp_path)
+        call = Regions(store).call(region(), store.code(region()))
         assert call([])[0].tolist() == [[2, 2]] * 3
     assert compiler.calls == 1
     Store({"a": 2}, tmp_path).code(region())
@@ -439,6 +440,15 @@ def test_weights_are_laid_out_once_as_long_as_anything_needs_them() -> None:
     assert regions._constant(Layout((0,), block=4), weights) is not first
     del first
     assert not regions._constants
+
+
+def test_no_code_is_loaded_before_that_of_all_regions_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    order, codes = list[str](), AsRecorded()
+    monkeypatch.setattr(codes, "code", lambda region, make=codes.code: order.append("made") or make(region))
+    regions = Regions(codes)
+    monkeypatch.setattr(regions, "call", lambda *one, load=regions.call: order.append("loaded") or load(*one))
+    Regional(Counter(), regions, never)(torch.ones(4))
+    assert order == ["made"] * 4 + ["loaded"] * 4
 
 
 def test_what_was_not_used_for_longest_is_deleted(tmp_path: Path) -> None:
