@@ -141,9 +141,10 @@ def likely_reason(row: Mapping[str, Any]) -> str:
         return f"With {row['batch']} rows a pass is compute-bound, not memory-bound: more tokens cost more"
     if str(row.get("device_name", "")).startswith(("NVIDIA", "cuda")):
         return "On a GPU the hardware is rarely the reason: check the tier and quantised kernels"
+    if row.get("tier_resolved") == "compile":
+        return "Weights may fit into the processor's cache, where arithmetic decides: a larger target pays more"
     if row.get("dtype_resolved") in ("float32", "float64"):
-        tier = "" if row.get("tier_resolved") == "compile" else "--tier compile "
-        return f"float32 matrix kernels compute each row separately: {tier}--dtype bfloat16 where the CPU multiplies it"
+        return "float32 matrix kernels compute each row separately: --tier compile, or --dtype bfloat16"
     return (
         "Kernels for 16-bit weights may compute each row separately (compare --dtype float32), and a tree has more "
         "rows than K + 1"

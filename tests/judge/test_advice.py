@@ -26,8 +26,8 @@ def test_the_limit_is_one_and_a_half_at_four_and_in_proportion_elsewhere(v: floa
 @pytest.mark.parametrize(
     ("different", "blamed"),
     [
-        ({}, "--tier compile --dtype bfloat16"),
-        ({"dtype_resolved": "float64"}, "--tier compile --dtype bfloat16"),
+        ({}, "--tier compile, or --dtype bfloat16"),
+        ({"dtype_resolved": "float64"}, "--tier compile, or --dtype bfloat16"),
         ({"dtype_resolved": "bfloat16"}, "compare --dtype float32"),
         ({"device_name": "NVIDIA H100 80GB HBM3", "dtype_resolved": "bfloat16"}, "quantised kernels"),
         ({"batch": 16}, "With 16 rows"),
@@ -42,7 +42,7 @@ def test_a_warning_is_one_line_with_the_numbers_and_the_likely_reason(different:
     assert "\n" not in line
 
 
-def test_lookaheads_of_a_method_share_a_line_and_what_is_compiled_already_is_not_told_to_be() -> None:
+def test_lookaheads_of_a_method_share_a_line_and_compiled_passes_have_another_reason() -> None:
     rows = [cell(k=4), cell(k=1, v=1.1), cell(k=8, v=2.5), cell(k=8, v=2.5, dataset="articles")]
     lines = costly_verification(rows)
     assert [line.partition(": verifying")[0] for line in lines] == [
@@ -50,7 +50,7 @@ def test_lookaheads_of_a_method_share_a_line_and_what_is_compiled_already_is_not
         "articles, chain: v = 2.50 at K = 8",
     ]
     (line,) = costly_verification([cell(tier_resolved="compile")])
-    assert line.endswith("separately: --dtype bfloat16 where the CPU multiplies it")
+    assert line.endswith("where arithmetic decides: a larger target pays more")
 
 
 def test_experts_are_a_line_with_both_predictions_and_the_measured_v() -> None:
