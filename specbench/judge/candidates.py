@@ -23,6 +23,7 @@ from specbench.wording import Row, number_in, ranges, text_in
 
 MOST = 3  # choices that are worth a measurement
 BLOCKS = ("dflash", "dspark")  # arms of servers that draft whole blocks
+ONE_K = ("suffix", "medusa")  # with these vLLM 0.32 ends at the first step that has another K
 SHORTEST = {("llama-server", "ngram"): 3}  # K from which an arm's drafts begin alike: below, it compares fewer tokens
 
 
@@ -207,10 +208,10 @@ def vllm_schedule(found: Sequence[BestK]) -> dict[str, Any]:
     They are the largest K, and [first, last, K] for ranges that begin at 1 and do not overlap
     (vllm/v1/spec_decode/dynamic/utils.py, since pull request 32374). Between two measured batches the smaller
     one's K holds; above the largest, vLLM keeps the last. Empty if no draft pays: vLLM refuses a largest K of
-    0.
+    0. And if it would end with these drafts.
     """
     largest = max((one.k for one in found), default=0)
-    if not largest:
+    if not largest or any(one.row is not None and name_of(one.row) in ONE_K for one in found):
         return {}
     ranges: list[list[int]] = []
     for number, one in enumerate(found):

@@ -145,6 +145,8 @@ def test_a_served_arm_is_deployed_as_it_was_measured_and_by_batch() -> None:
     given = json.loads(schedule.partition("--speculative-config ")[2].strip("'"))
     assert given["num_speculative_tokens_per_batch_size"] == [[1, 7, 4], [8, 8, 2]]
     assert (given["method"], given["num_speculative_tokens"]) == ("ngram", 4)
+    suffix = [one | {"spec_config": "suffix"} for one in rows]
+    assert not [line for line in deploy(judged(suffix)[0], suffix) if "per_batch_size" in line], "vLLM would end"
 
 
 def test_engines_that_are_not_started_here_get_their_own_words() -> None:

@@ -40,3 +40,4 @@ def test_the_schedule_is_one_that_vllm_takes() -> None:
 def test_it_begins_at_one_also_where_one_was_not_measured_and_is_none_where_nothing_pays() -> None:
     assert vllm_schedule(best_ks(ROWS[2:]))["num_speculative_tokens_per_batch_size"][0] == [1, 7, 2]
     assert vllm_schedule(best_ks(ROWS[6:])) == {}
+    assert vllm_schedule(best_ks([one | {"method": "suffix"} for one in ROWS])) == {}, "vLLM would end"
