@@ -29,7 +29,7 @@ from specbench.models.execution import compiled, few_rows
 from specbench.models.execution.compiled import Compiled, Gate, Name, Passes, reaches, settings
 from specbench.models.execution.few_rows import pays
 from specbench.models.execution.graphs import Captured, Repeated, Shared
-from specbench.models.execution.region_code import Regional, Regions, Store
+from specbench.models.execution.region_code import Regional, Regions, Store, read_headers
 from specbench.models.execution.regions import UncutError
 from specbench.spec import RunSpec
 from specbench.wording import first_line
@@ -121,7 +121,10 @@ class Tier:
     @cached_property
     def _regions(self) -> dict[bool, Regions]:
         """By whether weights are frozen."""
-        return {froze: Regions(Store(settings(self.device, froze))) for froze in (True, False)}
+        found = {froze: Regions(Store(settings(self.device, froze))) for froze in (True, False)}
+        if not self._graphs:
+            read_headers()
+        return found
 
     def _uncut(self, reason: str) -> None:
         if self.not_whole and not self._graphs:

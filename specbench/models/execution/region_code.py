@@ -9,9 +9,12 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from contextvars import copy_context
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from itertools import combinations, product
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -91,6 +94,21 @@ def compiled(region: Region, settings: Mapping[str, Any]) -> Code:
     ours = {"fx_graph_cache": False, "size_asserts": False, "alignment_asserts": False}
     with torch.no_grad(), quiet(), nullcontext() if gpus() else unloaded():
         return with_kernels({**settings, **ours}, lambda given: compiled_with(given, region))
+
+
+EMPTY = '#include <torch/csrc/inductor/cpp_prefix.h>\nextern "C" void kernel() {}\n'
+
+
+@cache
+def read_headers() -> None:
+    """Have the C++ compiler read what all regions include, in the background: the first one would wait for seconds."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    def work() -> None:
+        with suppress(Exception):  # a region will say what is wrong
+            AsyncCompile().cpp_pybinding([], EMPTY)
+
+    Thread(target=copy_context().run, args=(work,), daemon=True).start()  # torch keeps settings in the context
 
 
 @contextmanager
