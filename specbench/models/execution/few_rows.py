@@ -115,12 +115,9 @@ inline void {{kernel_name}}_kernel(
 
 
 class FewRows(cpp_micro_gemm.CppMicroGemm):
-    """C = A · B, or C += A · B, for A [M, K], and B [K, N] in blocks, of float32 or bfloat16, and C of float32.
+    """C = A · B, or C += A · B, for A [M, K], and B [K, N] in blocks, of float32 or bfloat16, and C of float32."""
 
-    Only blocks with the rows that occur are compiled for all rows at once: each takes the compiler a tenth of a second.
-    """
-
-    tried = 0  # M of the product for which a kernel is chosen; 0 if it varies
+    tried = 0  # M of the product for which a kernel is chosen, 0 if it varies: inductor gives it to `fits` alone
 
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
@@ -154,7 +151,7 @@ class FewRows(cpp_micro_gemm.CppMicroGemm):
 
 
 def blocks_of(rows: int, block: int) -> list[int]:
-    """The numbers of rows, but for one, of blocks into which a matrix is divided; all if `rows` is 0."""
+    """The numbers of rows of blocks that a matrix has, but for one row: only these are compiled. 0 rows: all."""
     whole, rest = divmod(rows, block)
     return [one for one in ([block] * (whole > 0) + [rest] if rows else range(2, block + 1)) if one > 1]
 

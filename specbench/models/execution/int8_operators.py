@@ -1,5 +1,5 @@
 """The products of products.cpp as operators of torch, compiled at first use for this processor
-by the compiler that compiled rounds need, and cached with their code."""
+by the compiler that compiled rounds need, and cached with their code. And products of one tensor as one."""
 
 import ctypes
 import hashlib
@@ -8,12 +8,11 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import accumulate, count, pairwise
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -107,8 +106,8 @@ ONE, MANY = torch.ops.specbench.linear.default, torch.ops.specbench.linears.defa
 PRODUCT, TRANSPOSED, VIEW = torch.ops.aten.mm.default, torch.ops.aten.t.default, torch.ops.aten.view.default
 
 
-def joined(recorded: Graph, rows: Mapping[str, int] = MappingProxyType({})) -> Graph:
-    """The graph with such calls joined. rows: of the matrices [rows, columns] that are constants, by attribute."""
+def joined(recorded: Graph, rows: Sequence[int]) -> Graph:
+    """The graph with such calls joined. rows: of the constant matrices w0, w1, … [rows, columns]."""
     graph = Graph()
     graph.output(graph.graph_copy(recorded, {}))
     found: dict[tuple[Node, str], list[Node]] = {}
@@ -116,7 +115,12 @@ def joined(recorded: Graph, rows: Mapping[str, int] = MappingProxyType({})) -> G
         if node.op != "call_function":
             continue
         if (read := what_is_read(node)) is not None:
-            found.setdefault(read, []).append(node)
+            calls = found.setdefault(read, [])
+            # a layout stacks weights that follow each other: not gate and up with query, key and value
+            if calls and node.target is PRODUCT and number_of(node) != number_of(calls[-1]) + 1:
+                replace(graph, calls, rows)
+                calls.clear()
+            calls.append(node)
         elif writes(node):  # later reads see another tensor
             given = node.all_input_nodes
             for read in [read for read in found if read[0] in given or root(read[0]) in map(root, given)]:
@@ -124,6 +128,11 @@ def joined(recorded: Graph, rows: Mapping[str, int] = MappingProxyType({})) -> G
     for calls in found.values():
         replace(graph, calls, rows)
     return graph
+
+
+def number_of(call: Node) -> int:
+    """The number of the constant matrix of a product."""
+    return int(str(call.all_input_nodes[1].all_input_nodes[0].target)[1:])
 
 
 def what_is_read(node: Node) -> tuple[Node, str] | None:
@@ -138,7 +147,7 @@ def what_is_read(node: Node) -> tuple[Node, str] | None:
     return (x.all_input_nodes[0], str(x.args[1])) if x.target is VIEW else (x, "")
 
 
-def replace(graph: Graph, calls: Sequence[Node], rows: Mapping[str, int]) -> None:
+def replace(graph: Graph, calls: Sequence[Node], rows: Sequence[int]) -> None:
     if len(calls) < 2:
         return
     with graph.inserting_before(calls[0]):
@@ -154,9 +163,9 @@ def quantised(graph: Graph, calls: Sequence[Node]) -> list[Node]:
     return [graph.call_function(operator.getitem, (whole, number)) for number in range(len(calls))]
 
 
-def products(graph: Graph, calls: Sequence[Node], rows: Mapping[str, int]) -> list[Node]:
+def products(graph: Graph, calls: Sequence[Node], rows: Sequence[int]) -> list[Node]:
     weights = [call.all_input_nodes[1].all_input_nodes[0] for call in calls]
     stacked = graph.call_function(torch.ops.aten.cat.default, (weights,))
     whole = graph.call_function(PRODUCT, (calls[0].args[0], graph.call_function(TRANSPOSED, (stacked,))))
-    ends = [0, *accumulate(rows[str(weight.target)] for weight in weights)]
+    ends = [0, *accumulate(rows[number_of(call)] for call in calls)]
     return [graph.call_function(torch.ops.aten.slice.Tensor, (whole, 1, *some)) for some in pairwise(ends)]

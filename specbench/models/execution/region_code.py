@@ -92,11 +92,9 @@ def compiled(region: Region, settings: Mapping[str, Any]) -> Code:
     """Compile a region. Raises UncutError if its code would serve no other weights."""
     # inductor would cache the constants as well; inputs of a region always have its shapes, or it is another one
     ours = {"fx_graph_cache": False, "size_asserts": False, "alignment_asserts": False}
+    # on a GPU Triton's kernels would be loaded late as well, which was not tried
     with torch.no_grad(), quiet(), nullcontext() if gpus() else unloaded():
         return with_kernels({**settings, **ours}, lambda given: compiled_with(given, region))
-
-
-EMPTY = '#include <torch/csrc/inductor/cpp_prefix.h>\nextern "C" void kernel() {}\n'
 
 
 @cache
@@ -106,7 +104,9 @@ def read_headers() -> None:
 
     def work() -> None:
         with suppress(Exception):  # a region will say what is wrong
-            AsyncCompile().cpp_pybinding([], EMPTY)
+            AsyncCompile().cpp_pybinding(
+                [], '#include <torch/csrc/inductor/cpp_prefix.h>\nextern "C" void kernel() {}\n'
+            )
 
     Thread(target=copy_context().run, args=(work,), daemon=True).start()  # torch keeps settings in the context
 
@@ -136,8 +136,7 @@ def compiled_with(settings: dict[str, Any], region: Region) -> Code:
     parameters = {f"w{number}": torch.nn.Parameter(one, requires_grad=False) for number, one in enumerate(weights)}
     with FakeTensorMode(allow_non_fake_inputs=True):
         inputs = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in region.like]
-    rows = {f"w{number}": one.shape[0] for number, one in enumerate(weights)}
-    graph, found = joined(region.graph, rows), list[Any]()
+    graph, found = joined(region.graph, [len(one) for one in weights]), list[Any]()
 
     def inner(graph: Any, given: Any, **more: Any) -> Any:
         code = compile_fx_inner(graph, given, **more)

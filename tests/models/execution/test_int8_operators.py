@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from specbench.models.execution import int8_operators
 from specbench.models.execution.compiled import settings
 from specbench.models.execution.int8_operators import MANY, ONE, PRODUCT, joined
-from specbench.models.execution.region_code import Regional, Regions, Store
+from specbench.models.execution.region_code import Regional, Regions, Store, compiled
 from specbench.models.execution.regions import cut, trace
 from specbench.models.network.packed import Int4Linear, Int8Linear
 from tests.support.tiers import NEEDS_COMPILER, never
@@ -113,7 +113,7 @@ def test_layers_that_read_the_same_tensor_are_one_call() -> None:
     assert not isinstance(region, str)
     before, after = (
         [node.target for node in graph.nodes if node.target in (ONE, MANY)]
-        for graph in (region.graph, joined(region.graph))
+        for graph in (region.graph, joined(region.graph, ()))
     )
     assert (before, after) == ([ONE] * 6, [MANY, MANY, ONE])
 
@@ -139,11 +139,34 @@ def test_products_of_the_same_tensor_are_one_by_all_weights() -> None:
     block, x = Plain().requires_grad_(False), torch.randn(3, 32)
     (region,) = cut(trace(block, x)).steps
     assert not isinstance(region, str)
-    graph = joined(region.graph, {f"w{number}": weight.shape[0] for number, weight in enumerate(region.weights)})
+    graph = joined(region.graph, [len(weight) for weight in region.weights])
     assert [sum(node.target is PRODUCT for node in one.nodes) for one in (region.graph, graph)] == [6, 3]
     weights = {f"w{number}": nn.Parameter(weight, False) for number, weight in enumerate(region.weights)}
     (found,) = GraphModule(weights, graph)(x)
     assert torch.allclose(found, block(x), atol=1e-5)
+
+
+class Parallel(nn.Module):
+    """Two layers that read a tensor, one that reads what they give, and two that read the first tensor again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(32, 32, bias=False) for _ in range(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third, *rest = self.layers
+        return third(first(x) + second(x)) + sum(layer(x) for layer in rest)  # type: ignore[no-any-return]
+
+
+def test_weights_that_do_not_follow_each_other_are_other_products() -> None:
+    block, x = Parallel().requires_grad_(False), torch.randn(3, 32)
+    (region,) = cut(trace(block, x)).steps
+    assert not isinstance(region, str)
+    graph = joined(region.graph, [len(weight) for weight in region.weights])
+    assert sum(node.target is PRODUCT for node in graph.nodes) == 3
+    layouts = compiled(region, settings(CPU)).constants.values()
+    assert sorted(one.weights for one in layouts) == [(0, 1), (2,), (3, 4)]
 
 
 def test_compiled_rounds_give_what_eager_ones_give() -> None:
