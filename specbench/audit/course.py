@@ -123,7 +123,9 @@ class Course:
         probe = self.baseline if arm == ARMS[0] else self.audited
         with self.lock:
             self.sent += key not in self.known
-        return self.once(key, lambda: probe.complete(ask), asdict, reply_in)
+        return self.once(
+            key, lambda: probe.complete(ask), asdict, lambda one: Reply(**one | {"ids": tuple(one["ids"])})
+        )
 
     def score(self, prompt: Sequence[int], output: Sequence[int]) -> list[Scored]:
         """The baseline's scores of an output."""
@@ -163,10 +165,6 @@ class Course:
 
 def digest(value: Any) -> str:
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
-
-
-def reply_in(found: Mapping[str, Any]) -> Reply:
-    return Reply(**{**found, "ids": tuple(found["ids"])})
 
 
 def plain(scores: Sequence[Scored]) -> list[Any]:

@@ -103,11 +103,9 @@ def unlimited(specs: Sequence[RunSpec]) -> list[RunSpec]:
 
 
 def candidates(settings: dict[str, Any], draft: str | None) -> dict[str, Any]:
-    """The settings with the candidates of their engine, unless some are named: those that servers have as well. And
-    with the largest K, unless the words for the engine have one."""
-    config = settings.get("spec_config")
-    passed = str(config).startswith("{") if config else "spec_args" in settings
-    settings = settings if passed else {"k": LARGEST, **settings}
+    """The settings with the candidates of their engine, unless some are named: those that servers have; and K."""
+    if not arms.own_words(settings.get("spec_config"), settings.get("spec_args")):
+        settings = {"k": LARGEST, **settings}
     if engine := arms.ENGINES.get(str(settings.get("backend"))):
         named = [name for name in ("draft-model", *SELF) if name in engine.named and (draft or name in SELF)]
         axis, given = {"spec_config": named}, {"spec_config", "spec_args", "method"} & {*settings}

@@ -208,7 +208,7 @@ def vllm_schedule(found: Sequence[BestK]) -> dict[str, Any]:
     They are the largest K, and [first, last, K] for ranges that begin at 1 and do not overlap
     (vllm/v1/spec_decode/dynamic/utils.py, since pull request 32374). Between two measured batches the smaller
     one's K holds; above the largest, vLLM keeps the last. Empty if no draft pays: vLLM refuses a largest K of
-    0. And if it would end with these drafts.
+    0. Empty as well for drafts with which it would end.
     """
     largest = max((one.k for one in found), default=0)
     if not largest or any(one.row is not None and name_of(one.row) in ONE_K for one in found):

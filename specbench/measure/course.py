@@ -123,10 +123,10 @@ def warm_up(arm: str, spec: RunSpec, prompts: PromptSet, backend: Backend, arms:
 def warm_ups(arm: str, spec: RunSpec, prompts: PromptSet, count: int) -> Iterator[tuple[list[Ids], list[int]]]:
     """Prompts and seeds of every warm-up: one batch, or one request if requests have arrival times.
 
-    Servers, which keep prompts and some of them answers, are sent other words, and as few batches as hold `count`.
+    Servers keep prompts, and some of them answers: they are sent other words, in batches that hold `count` prompts.
     """
     every, served = cycle(prompts.prompts), spec.backend in SERVED
-    rows = spec.batch if spec.arrivals is None else 1
+    rows = 1 if spec.arrivals else spec.batch
     for number in range(-(-count // rows) if served else count):
         some = [next(every) for _ in range(rows)]
         sent: list[Ids] = [unlike(p.ids) if served else p.ids for p in some]

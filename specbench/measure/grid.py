@@ -70,8 +70,9 @@ def combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     names += [name for name in last if name in axes]
     for values in product(*(axes[name] for name in names)):
         chosen = dict(zip(names, values, strict=True))
-        name = "method" if chosen.get("method") == CHOOSING else "spec_config"
-        if (name == "method" or str(chosen.get(name)).startswith("{")) and len(axes[name]) > 1:  # K is for the others
+        axis = "method" if chosen.get("method") == CHOOSING else "spec_config"
+        own = axis == "method" or arms.own_words(chosen.get(axis), None)
+        if own and len(axes[axis]) > 1:  # K is for the others
             chosen = {name: value for name, value in chosen.items() if name not in ("k", "schedule")}
         yield chosen | pair_of(chosen.pop("pair", None), chosen)
 

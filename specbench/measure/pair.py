@@ -59,10 +59,6 @@ class Prepared:
         """Load the pair; a Failure if it cannot be loaded."""
         return attempt(lambda: self.load(past, partial(shown, observers)))
 
-    def end_left_out(self, observers: Sequence[Observer], past: Past) -> list[Cell]:
-        """End the cells that do not fit into memory."""
-        return [self.leave_out(spec, observers, past) for spec in self.fitting.left_out]
-
     def leave_out(self, spec: RunSpec, observers: Sequence[Observer], past: Past) -> Cell:
         """End a cell that does not fit into memory."""
         cell = past.get(spec) or Cell(spec, self.resolved(spec, None), status="skipped")

@@ -90,7 +90,7 @@ class Local:
             cells: list[Cell] = []
             for pair, bench in found:
                 if isinstance(bench, Bench):
-                    cells += pair.end_left_out(observers, past)
+                    cells += [pair.leave_out(spec, observers, past) for spec in pair.fitting.left_out]
                 elif len(found) == 1:
                     return bench, None
                 else:

@@ -253,10 +253,9 @@ def k_by_batch_line(one: BestK, ks: Sequence[int]) -> list[str]:
 def vllm_findings(found: Sequence[BestK]) -> list[str]:
     """The configuration for vLLM, and the unmeasured batch sizes."""
     schedule = vllm_schedule(found)
-    if not schedule and any(one.k for one in found):
-        return ["vLLM takes no K by batch with this draft: choose one K"]
     if not schedule:
-        return ["no K pays at any of these batches: serve without a draft"]
+        fixed = "vLLM takes no K by batch with this draft: choose one K"
+        return [fixed if any(one.k for one in found) else "no K pays at any of these batches: serve without a draft"]
     first, last = found[0].batch, found[-1].batch
     below = f"below {first} it takes that of {first}, " if first > 1 else ""
     return [

@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
+from specbench.measure.course import warm_ups
 from specbench.measure.group import Group, chunks, turns_of
 from specbench.measure.runner import measure
 from specbench.results import journal
@@ -20,7 +21,7 @@ from specbench.results.numbers import break_even, decodes, numbers, passes, rows
 from specbench.results.reading import read_run
 from specbench.results.samples import by_prompt, speedup_of
 from specbench.show import run_output
-from specbench.spec import SCHEMA_VERSION, RunSpec
+from specbench.spec import BASELINE, SCHEMA_VERSION, RunSpec
 from specbench.theory import formulas, optimum
 from tests.support.faked_runs import failing, failing_arm, run
 from tests.support.frontdoor import Command
@@ -127,6 +128,17 @@ def test_warm_up_decodes_a_batch() -> None:
     backend, _, _ = run(sampled("a", "b", "c", batch=2, warmup=2))  # type: ignore[arg-type]
     assert backend.batches == [2, 2] * 2 + [3] * 2
     assert [call.prompt[0] for call in backend.calls[:4]] == [10, 11, 12, 10]
+
+
+@pytest.mark.parametrize(
+    ("backend", "batch", "sizes"),
+    [("native", 2, [2, 2, 2]), ("vllm-serve", 2, [2, 2]), ("vllm-serve", 8, [8]), ("vllm-serve", 1, [1, 1, 1])],
+)
+def test_a_server_is_warmed_up_with_as_few_batches_as_hold_the_prompts(
+    backend: str, batch: int, sizes: list[int]
+) -> None:
+    spec = RunSpec(backend=backend, batch=batch)
+    assert [len(sent) for sent, _ in warm_ups(BASELINE, spec, prompt_set("a", "b"), 3)] == sizes
 
 
 def test_an_arm_that_fails_in_a_batch_loses_the_batch_alone() -> None:

@@ -120,8 +120,12 @@ def engine_of(spec: RunSpec) -> Engine:
 
 
 def passed_through(spec: RunSpec) -> bool:
-    """Whether the words of an arm decide how it drafts, and not its name or method."""
-    return spec.spec_args is not None if spec.spec_config is None else spec.spec_config.startswith("{")
+    return own_words(spec.spec_config, spec.spec_args)
+
+
+def own_words(config: Any, args: Any) -> bool:
+    """Whether the words of an arm decide how it drafts, and not its name or method. A list of names does not."""
+    return args is not None if config is None else str(config).startswith("{")
 
 
 def common(spec: RunSpec) -> list[str]:

@@ -228,7 +228,9 @@ def over_time(samples: Sequence[Row]) -> Picture | None:
         for flag, colour, marker, label in FLAGS:
             own = [s for s in shown if (s.get("outlier") or "") == flag]
             x, y = floats_in(own, "turn"), floats_in(own, "speedup")
-            panel.points(x, y, [prompt_tip(s, label) for s in own], color=colour, marker=marker)
+            names = [f"turn {s.get('turn')}, {short(s.get('prompt'), 60)}" for s in own]
+            tips = [f"{name}: {speedup:.3f}×, {label}" for name, speedup in zip(names, y, strict=True)]
+            panel.points(x, y, tips, color=colour, marker=marker)
             if own:
                 panel.axes.plot([], [], color=colour, marker=marker, linestyle="none", label=label)
         panel.axes.axhline(1, color=INK, linewidth=1)
@@ -236,10 +238,6 @@ def over_time(samples: Sequence[Row]) -> Picture | None:
         load(panel, shown)
         panel.legend(3)
     return panel.picture
-
-
-def prompt_tip(sample: Row, flag: str) -> str:
-    return f"turn {sample.get('turn')}, {short(sample.get('prompt'), 60)}: {float_in(sample, 'speedup'):.3f}×, {flag}"
 
 
 def load(panel: Panel, samples: Sequence[Row]) -> None:

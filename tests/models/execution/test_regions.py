@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -440,6 +441,26 @@ def test_weights_are_laid_out_once_as_long_as_anything_needs_them() -> None:
     assert regions._constant(Layout((0,), block=4), weights) is not first
     del first
     assert not regions._constants
+
+
+def test_headers_are_read_in_the_background_with_the_settings_of_regions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import async_compile, config
+
+    seen, read = list[Any](), threading.Event()
+
+    def compiling(self: Any, types: list[str], source: str) -> None:
+        seen.extend((threading.current_thread() is threading.main_thread(), config.cpp.vec_isa_ok, source))
+        read.set()
+        raise RuntimeError("the first region will say so")
+
+    monkeypatch.setattr(async_compile.AsyncCompile, "cpp_pybinding", compiling)
+    Store(settings(CPU), tmp_path)
+    region_code.read_headers.__wrapped__()
+    assert read.wait(60)
+    assert seen[:2] == [False, True]
+    assert "cpp_prefix.h" in seen[2]
 
 
 def test_no_code_is_loaded_before_that_of_all_regions_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
